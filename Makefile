@@ -1,0 +1,78 @@
+# Everything a contributor runs. A bare machine needs Python 3.11 and make; the network only for the first `make setup`.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+WHEELS := .cache/wheels
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+LOCKED := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-quick check format soak bench lock wheel clean
+
+help: ## Show what can be made
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.project ## Make .venv from requirements.lock; a second run does nothing and needs no network
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+# Every locked package lands here first: installs, and the clean environments of the acceptance tests, are made from it.
+# The stamps carry the checksum of the lock, since a checkout changes the time of a file that did not change.
+$(WHEELS)/.complete-$(LOCKED): | $(BIN)/python
+	rm -rf $(WHEELS).new && mkdir -p $(WHEELS)
+	$(PIP) download --quiet --only-binary :all: --require-hashes --requirement requirements.lock \
+	  --find-links $(WHEELS) --dest $(WHEELS).new
+	rm -rf $(WHEELS) && mv $(WHEELS).new $(WHEELS)
+	@touch $@
+
+$(VENV)/.packages-$(LOCKED): | $(WHEELS)/.complete-$(LOCKED) $(BIN)/python
+	$(PIP) install --quiet --no-index --find-links $(WHEELS) --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.packages-$(LOCKED) pyproject.toml
+	$(PIP) install --quiet --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## See jobs handed over on time
+	$(BIN)/infinite-scheduler demo
+
+test: wheel ## Run the whole suite; acceptance tests last, with the CPU to themselves
+	$(PYTEST) -n 2 tests --ignore=tests/acceptance
+	$(PYTEST) tests/acceptance
+
+test-quick: setup ## Run the unit and contract tests
+	$(PYTEST) -n 2 tests/unit tests/contract
+
+check: setup ## Check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+soak: wheel ## Run the endurance tests at full length
+	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) -m endurance --timeout 0
+
+bench: setup ## Measure, and print one JSON line a question
+	$(BIN)/infinite-scheduler bench
+
+lock: setup ## Compile requirements.lock anew (needs the network)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header \
+	  --all-extras --group dev --output-file requirements.lock pyproject.toml
+
+wheel: setup ## Build dist/*.whl, without the network
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --wheel --outdir dist . > /dev/null
+	@ls dist
+
+clean: ## Remove what was made, the virtual environment and the package cache included
+	rm -rf $(VENV) .cache dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

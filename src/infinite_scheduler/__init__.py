@@ -1,0 +1,100 @@
+"""Give it a message and a moment: it hands the message over at that moment, never early, never lost."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infinite_scheduler.client import Client, NewJob, SyncClient
+    from infinite_scheduler.errors import (
+        ConfigError,
+        HandlerError,
+        HandlerTimeout,
+        InvalidPayload,
+        InvalidRequest,
+        InvalidTime,
+        KeyConflict,
+        SchedulerError,
+        StoreBroken,
+        StoreMismatch,
+        StoreUnavailable,
+        TooLate,
+        Unavailable,
+        UnknownApp,
+        UnknownJob,
+    )
+    from infinite_scheduler.model import Accepted, Done, Failed, Job, JobId, JobRecord, Priority, Retry, Status
+    from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Skip
+    from infinite_scheduler.policy.retry import RetryPolicy
+    from infinite_scheduler.scheduler import Scheduler
+
+_HOME = {
+    "client": ("Client", "NewJob", "SyncClient"),
+    "errors": (
+        "ConfigError",
+        "HandlerError",
+        "HandlerTimeout",
+        "InvalidPayload",
+        "InvalidRequest",
+        "InvalidTime",
+        "KeyConflict",
+        "SchedulerError",
+        "StoreBroken",
+        "StoreMismatch",
+        "StoreUnavailable",
+        "TooLate",
+        "Unavailable",
+        "UnknownApp",
+        "UnknownJob",
+    ),
+    "model": ("Accepted", "Done", "Failed", "Job", "JobId", "JobRecord", "Priority", "Retry", "Status"),
+    "policy.misfire": ("ExpireAfter", "FireNow", "Skip"),
+    "policy.retry": ("RetryPolicy",),
+    "scheduler": ("Scheduler",),
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Accepted",
+    "Client",
+    "ConfigError",
+    "Done",
+    "ExpireAfter",
+    "Failed",
+    "FireNow",
+    "HandlerError",
+    "HandlerTimeout",
+    "InvalidPayload",
+    "InvalidRequest",
+    "InvalidTime",
+    "Job",
+    "JobId",
+    "JobRecord",
+    "KeyConflict",
+    "NewJob",
+    "Priority",
+    "Retry",
+    "RetryPolicy",
+    "Scheduler",
+    "SchedulerError",
+    "Skip",
+    "Status",
+    "StoreBroken",
+    "StoreMismatch",
+    "StoreUnavailable",
+    "SyncClient",
+    "TooLate",
+    "Unavailable",
+    "UnknownApp",
+    "UnknownJob",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used: importing the package alone stays cheap."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,407 @@
+"""Schedule, cancel, reschedule and look up jobs: async, with one thin sync facade."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.clock import Clock, SystemClock, sleep
+from infinite_scheduler.config import Settings, load_settings
+from infinite_scheduler.errors import InvalidRequest, InvalidTime, TooLate, Unavailable, UnknownJob
+from infinite_scheduler.ingest.intake import Intake
+from infinite_scheduler.ingest.request import make_spec
+from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status
+from infinite_scheduler.observe.events import Observer, nobody
+from infinite_scheduler.policy.calendar import parse_duration, parse_moment
+from infinite_scheduler.store import open_store
+from infinite_scheduler.store.base import Found, Query, Store, StoreLimits, Survey
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+T = TypeVar("T")
+Moment = datetime | str | int
+"""An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
+
+Delay = timedelta | str | float
+"""A timedelta, text such as "90s" or "1h30m", or seconds."""
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One of many jobs to schedule: data and a moment, or a delay from now."""
+
+    data: Any = None
+    at: Moment | None = None
+    delay: Delay | None = None
+    priority: Priority | str = Priority.NORMAL
+    idempotency_key: str | None = None
+    request_id: str | None = None
+    job_name: str | None = None
+    group: str | None = None
+    tags: Sequence[str] = ()
+
+
+class Client:
+    """Asks a store: any number of clients, in any process, may share it with the nodes.
+
+    Use it as `async with Client("sqlite:///scheduler.db") as client`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.settings = _settings(url, settings)
+        self._clock = clock or SystemClock()
+        self._zone = ZoneInfo(self.settings.time.zone)
+        self._store = store or open_store(self.settings.store.url, self._clock, _store_limits(self.settings))
+        self._tell: Observer = nobody
+        self._intake: Intake | None = None
+
+    async def open(self) -> Self:
+        """Connect; `async with` does it."""
+        if self._intake is None:
+            await self._store.open()
+            self._intake = Intake(self._store, self._tell)
+        return self
+
+    async def close(self) -> None:
+        """Finish what is under way and disconnect."""
+        if self._intake is not None:
+            await self._intake.close()
+            self._intake = None
+            await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # In
+
+    async def schedule(
+        self,
+        app: str,
+        data: Any = None,
+        *,
+        at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        job_name: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> Accepted:
+        """Hand `data` to the app's handler at a moment, or after a delay. When this returns, the job is durable.
+
+        A moment in the past means now. The same `idempotency_key` again answers with the first job.
+        """
+        job = NewJob(
+            data=data,
+            at=at,
+            delay=delay,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            job_name=job_name,
+            group=group,
+            tags=tags,
+        )
+        return (await self._accept([self._spec(app, job)]))[0]
+
+    async def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """Schedule many jobs, all or none; the answers are in the order of the jobs."""
+        specs = [self._spec(app, job) for job in jobs]
+        most = self.settings.limits.batch
+        if len(specs) > most:
+            raise InvalidRequest(
+                f"{len(specs)} jobs in one call; at most {most} are allowed (limits.batch): split them"
+            )
+        return await self._accept(specs)
+
+    def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """Schedule jobs inside a transaction of your own, on the store's database: they exist if and when you commit."""
+        from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
+
+        return enqueue(connection, [self._spec(app, job) for job in jobs], self._clock.wall_ms())
+
+    async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
+        return await self._accept(specs)
+
+    async def _accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        return await self._opened().accept(specs)
+
+    def _opened(self) -> Intake:
+        if self._intake is None:
+            raise Unavailable("not open: use `async with`, or await open() first")
+        return self._intake
+
+    def _spec(self, app: str, job: NewJob) -> JobSpec:
+        now_ms = self._clock.wall_ms()
+        scheduled_ms, absolute = self._when(job.at, job.delay, now_ms)
+        return make_spec(
+            app,
+            scheduled_ms=scheduled_ms,
+            absolute=absolute,
+            data=job.data,
+            priority=job.priority,
+            idempotency_key=job.idempotency_key,
+            request_id=job.request_id,
+            job_name=job.job_name,
+            group=job.group,
+            tags=job.tags,
+            max_payload=self.settings.limits.payload,
+        )
+
+    def _when(self, at: Moment | None, delay: Delay | None, now_ms: int) -> tuple[int, bool]:
+        """The moment, and whether it was given as such rather than as a delay."""
+        if (at is None) == (delay is None):
+            raise InvalidTime("give either a moment (at) or a delay, and not both")
+        if delay is not None:
+            seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+            return now_ms + parse_duration(seconds), False
+        relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
+        return parse_moment(at, now_ms=now_ms, zone=self._zone), not relative
+
+    # Changes
+
+    async def cancel(self, job_id: str, *, app: str | None = None) -> JobRecord:
+        """Take a job back. When this returns it never fires; TooLate says that it was handed over or settled before."""
+        return await self._change(Change.CANCEL, job_id, app=app)
+
+    async def reschedule(
+        self, job_id: str, *, at: Moment | None = None, delay: Delay | None = None, app: str | None = None
+    ) -> JobRecord:
+        """Move a waiting job to another moment."""
+        due_ms, _ = self._when(at, delay, self._clock.wall_ms())
+        return await self._change(Change.RESCHEDULE, job_id, due_ms=due_ms, app=app)
+
+    async def run_now(self, job_id: str, *, app: str | None = None) -> JobRecord:
+        """Let a waiting job fire at once; its scheduled time stays as asked."""
+        return await self._change(Change.RUN_NOW, job_id, app=app)
+
+    async def retry(self, job_id: str, *, app: str | None = None) -> JobRecord:
+        """Try a failed, expired or cancelled job again, as its next attempt."""
+        return await self._change(Change.RETRY, job_id, app=app)
+
+    async def _change(
+        self, change: Change, job_id: str, *, due_ms: int | None = None, app: str | None = None
+    ) -> JobRecord:
+        self._opened()
+        verdict = await self._store.change(change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app)
+        if not verdict.granted:
+            word = "handed over" if verdict.record.status is Status.PENDING else str(verdict.record.status)
+            raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")
+        return verdict.record
+
+    async def pause(self, app: str) -> None:
+        """Hand over no jobs of this app, on any node, until it is resumed; they are accepted all the same."""
+        self._opened()
+        await self._store.pause(app, paused=True)
+
+    async def resume(self, app: str) -> None:
+        """Hand over the jobs of a paused app again, with what has become due meanwhile."""
+        self._opened()
+        await self._store.pause(app, paused=False)
+
+    # Looking
+
+    async def get(self, job_id: str, *, app: str | None = None) -> JobRecord:
+        """One job with its attempts; UnknownJob if there is none."""
+        self._opened()
+        record = await self._store.get(bytes(JobId.parse(job_id)), app=app)
+        if record is None:
+            raise UnknownJob(job_id)
+        return record
+
+    async def find(
+        self,
+        app: str | None = None,
+        *,
+        status: Status | str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        tag: str | None = None,
+        newest_first: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Found:
+        """List jobs in the order of their ids, a page at a time; [start, end) is of the moment they were accepted for."""
+        self._opened()
+        now_ms = self._clock.wall_ms()
+        query = Query(
+            app=app,
+            status=_status(status),
+            from_ms=None if start is None else parse_moment(start, now_ms=now_ms, zone=self._zone),
+            to_ms=None if end is None else parse_moment(end, now_ms=now_ms, zone=self._zone),
+            tag=tag,
+            newest_first=newest_first,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await self._store.find(query)
+
+    async def find_all(self, app: str | None = None, **filters: Any) -> AsyncIterator[JobRecord]:
+        """All jobs that `find` would list, page after page."""
+        cursor: str | None = None
+        while True:
+            page = await self.find(app, cursor=cursor, **filters)
+            for record in page.records:
+                yield record
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def wait(self, job_id: str, *, timeout: Delay | None = None, app: str | None = None) -> JobRecord:  # noqa: ASYNC109
+        """Wait until a job is done, failed, expired or cancelled; Unavailable when that takes longer than `timeout`."""
+        limit_ms = None
+        if timeout is not None:
+            limit_ms = self._clock.steady_ms() + self._when(None, timeout, 0)[0]
+        pause_ms = 10
+        while True:
+            record = await self.get(job_id, app=app)
+            if record.status.final:
+                return record
+            if limit_ms is not None and self._clock.steady_ms() >= limit_ms:
+                raise Unavailable(f"job {job_id} is still pending")
+            await sleep(self._clock, pause_ms)
+            pause_ms = min(2 * pause_ms, 250)
+
+    async def survey(self) -> Survey:
+        """Apps, nodes, shards and counts."""
+        self._opened()
+        return await self._store.survey()
+
+
+class SyncClient:
+    """The client for programs without an event loop: the same calls, each waits for its result.
+
+    Use it as `with SyncClient("sqlite:///scheduler.db") as client`. It may be shared between threads.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | Mapping[str, Any] | None = None) -> None:
+        self._client = Client(url, settings=settings)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self._client.open())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._run(self._client.close())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
+        return future.result()
+
+    def schedule(self, app: str, data: Any = None, **options: Any) -> Accepted:
+        """See Client.schedule."""
+        return self._run(self._client.schedule(app, data, **options))
+
+    def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """See Client.schedule_many."""
+        return self._run(self._client.schedule_many(app, jobs))
+
+    def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """See Client.enqueue."""
+        return self._client.enqueue(connection, app, jobs)
+
+    def cancel(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.cancel."""
+        return self._run(self._client.cancel(job_id, **options))
+
+    def reschedule(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.reschedule."""
+        return self._run(self._client.reschedule(job_id, **options))
+
+    def run_now(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.run_now."""
+        return self._run(self._client.run_now(job_id, **options))
+
+    def retry(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.retry."""
+        return self._run(self._client.retry(job_id, **options))
+
+    def get(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.get."""
+        return self._run(self._client.get(job_id, **options))
+
+    def find(self, app: str | None = None, **filters: Any) -> Found:
+        """See Client.find."""
+        return self._run(self._client.find(app, **filters))
+
+    def wait(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.wait."""
+        return self._run(self._client.wait(job_id, **options))
+
+    def pause(self, app: str) -> None:
+        """See Client.pause."""
+        self._run(self._client.pause(app))
+
+    def resume(self, app: str) -> None:
+        """See Client.resume."""
+        self._run(self._client.resume(app))
+
+    def survey(self) -> Survey:
+        """See Client.survey."""
+        return self._run(self._client.survey())
+
+
+def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:
+    """The settings, with the URL above them."""
+    if not isinstance(settings, Settings):
+        return load_settings(overrides={**(settings or {}), **({"store.url": url} if url else {})})
+    if url is None:
+        return settings
+    store = settings.store.model_copy(update={"url": url})
+    return settings.model_copy(update={"store": store})
+
+
+def _store_limits(settings: Settings) -> StoreLimits:
+    ms = timedelta(milliseconds=1)
+    return StoreLimits(
+        shards=settings.store.shards,
+        retention_ms=settings.store.retention // ms,
+        idempotency_ms=settings.store.idempotency // ms,
+    )
+
+
+def _status(status: Status | str | None) -> Status | None:
+    if status is None:
+        return None
+    try:
+        return Status(status)
+    except ValueError:
+        known = ", ".join(Status)
+        raise InvalidRequest(f"unknown status {status!r}; known ones: {known}") from None

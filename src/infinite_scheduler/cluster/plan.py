@@ -1,0 +1,159 @@
+"""Who should own which shard: a pure function, so that every node comes to the same answer."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+ShardKey = tuple[str, int]
+
+_POOL = ""  # no node: a nonce is never empty
+
+
+def plan(
+    nodes: Mapping[str, frozenset[str]],
+    shards: Mapping[ShardKey, str | None],
+    draining: frozenset[str] = frozenset(),
+) -> dict[ShardKey, str | None]:
+    """Say who should own each shard, given what each node can run and who owns what; None if no node can run the app.
+
+    In this order: the shards of each app are spread evenly over the nodes that can run it (they differ by one at most);
+    then the nodes' totals are as even as that allows; then as few shards move as possible. A node that drains gets
+    nothing. The answer does not depend on the order of the mappings, and planning it again changes nothing.
+    """
+    runs = {node: nodes[node] for node in sorted(nodes) if node not in draining}
+    apps = [_App(name, numbers, runs, shards) for name, numbers in _numbers_by_app(shards).items()]
+    _choose_extras([app for app in apps if app.nodes])
+    return {key: owner for app in apps for key, owner in app.owners().items()}
+
+
+class _App:
+    """The shards of one app: each capable node has `base` of them, the nodes in `extras` one more."""
+
+    def __init__(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        runs: Mapping[str, frozenset[str]],
+        shards: Mapping[ShardKey, str | None],
+    ) -> None:
+        self.name = name
+        self.numbers = numbers
+        self.nodes = [node for node, apps in runs.items() if name in apps]
+        self.held: dict[str, list[int]] = {node: [] for node in self.nodes}
+        for number in numbers:
+            owner = shards[name, number]
+            if owner in self.held:
+                self.held[owner].append(number)
+        self.base, self.spare = divmod(len(numbers), len(self.nodes)) if self.nodes else (0, 0)
+        self.keen = {node for node in self.nodes if len(self.held[node]) > self.base}  # an extra here saves a move
+        self.extras: set[str] = set()
+
+    def owners(self) -> dict[ShardKey, str | None]:
+        """Let each node keep what it may, and hand the rest to those that have too few."""
+        if not self.nodes:
+            return {(self.name, number): None for number in self.numbers}
+        owners: dict[int, str] = {}
+        wanting: list[str] = []
+        for node in self.nodes:
+            target = self.base + (node in self.extras)
+            kept = self.held[node][:target]
+            owners.update(dict.fromkeys(kept, node))
+            wanting += [node] * (target - len(kept))
+        homeless = [number for number in self.numbers if number not in owners]
+        owners.update(zip(homeless, wanting, strict=True))
+        return {(self.name, number): owners[number] for number in self.numbers}
+
+
+def _numbers_by_app(shards: Mapping[ShardKey, str | None]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for app, number in sorted(shards):
+        numbers.setdefault(app, []).append(number)
+    return numbers
+
+
+def _choose_extras(apps: Sequence[_App]) -> None:
+    """Choose which nodes have one shard more of each app, evenly over all apps and with the fewest moves.
+
+    This is a flow with convex costs: begin with a good choice and cancel negative cycles until there is none; what is
+    left is the best of all choices, not only of those near the beginning.
+    """
+    totals: Counter[str] = Counter()
+    for app in apps:
+        totals.update(dict.fromkeys(app.nodes, app.base))
+    for app in apps:
+        ranked = sorted(app.nodes, key=lambda node: (node not in app.keen, totals[node], node))
+        app.extras = set(ranked[: app.spare])
+        totals.update(app.extras)
+    while True:
+        exchanges = _exchanges(apps)
+        cycle = _negative_cycle(_graph(exchanges, totals))
+        if not cycle:
+            return
+        for giver, taker in cycle:
+            if _POOL not in (giver, taker):
+                app = exchanges[giver, taker][1]
+                app.extras.remove(giver)
+                app.extras.add(taker)
+                totals[giver] -= 1
+                totals[taker] += 1
+
+
+def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
+    """For each giver and taker the app whose extra passes at the lowest price: how many moves more it takes."""
+    cheapest: dict[tuple[str, str], tuple[int, _App]] = {}
+    for app in apps:
+        takers = [node for node in app.nodes if node not in app.extras]
+        for giver in sorted(app.extras):
+            for taker in takers:
+                price = (giver in app.keen) - (taker in app.keen)
+                known = cheapest.get((giver, taker))
+                if known is None or price < known[0]:
+                    cheapest[giver, taker] = (price, app)
+    return cheapest
+
+
+def _graph(
+    exchanges: Mapping[tuple[str, str], tuple[int, _App]], totals: Mapping[str, int]
+) -> list[tuple[str, str, int]]:
+    """The exchanges as weighted edges, closed to cycles by a pool: what a change of totals costs stands on its edges.
+
+    A path from one node to another moves one shard of the total; the sum of squares changes by `2 * (to - from + 1)`.
+    """
+    evenness = 2 * (len(totals) + 1)  # outweighs the moves of any simple cycle
+    edges = [(giver, taker, price) for (giver, taker), (price, _) in exchanges.items()]
+    for node in sorted(totals):
+        edges.append((node, _POOL, evenness * (2 * totals[node] + 1)))
+        edges.append((_POOL, node, evenness * (1 - 2 * totals[node])))
+    return edges
+
+
+def _negative_cycle(edges: Sequence[tuple[str, str, int]]) -> list[tuple[str, str]]:
+    """The edges of a cycle whose weights add up to less than zero, or none (Bellman and Ford)."""
+    distance = dict.fromkeys((giver for giver, _, _ in edges), 0)
+    parent: dict[str, str] = {}
+    changed = True
+    while changed:
+        changed = False
+        for giver, taker, weight in edges:
+            if distance[giver] + weight < distance[taker]:
+                distance[taker] = distance[giver] + weight
+                parent[taker] = giver
+                changed = True
+        if cycle := _cycle_of(parent):
+            return cycle
+    return []
+
+
+def _cycle_of(parent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The edges of a cycle in a graph in which everybody has one parent at most."""
+    finished: set[str] = set()
+    for start in parent:
+        path: dict[str, None] = {}
+        node = start
+        while node in parent and node not in finished and node not in path:
+            path[node] = None
+            node = parent[node]
+        if node in path:
+            around = list(path)[list(path).index(node) :]
+            return [(parent[member], member) for member in around]
+        finished.update(path)
+    return []

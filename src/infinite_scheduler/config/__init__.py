@@ -1,0 +1,17 @@
+"""The settings: what a node is told by arguments, by the environment and by a TOML file, in this order of weight."""
+
+from infinite_scheduler.config.load import load_settings
+from infinite_scheduler.config.settings import AppSettings, ExpireAfter, RetrySettings, Settings
+from infinite_scheduler.config.units import format_duration, format_size, parse_duration, parse_size
+
+__all__ = [
+    "AppSettings",
+    "ExpireAfter",
+    "RetrySettings",
+    "Settings",
+    "format_duration",
+    "format_size",
+    "load_settings",
+    "parse_duration",
+    "parse_size",
+]

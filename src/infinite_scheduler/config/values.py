@@ -1,0 +1,146 @@
+"""What a single setting may hold; each refusal says what is expected."""
+
+import builtins
+import difflib
+import json
+import re
+import zoneinfo
+from collections.abc import Iterable
+from datetime import timedelta
+from decimal import Decimal
+from inspect import isclass
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
+
+from infinite_scheduler.config.units import format_duration, parse_duration, parse_number, parse_size
+from infinite_scheduler.model import APP_NAME
+
+HANDLERS: Final = ("python",)
+
+_FUNCTION: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+")
+
+
+def whole(low: int, high: int | None = None) -> BeforeValidator:
+    """A whole number within bounds."""
+
+    def check(value: object) -> int:
+        number = parse_number(value)
+        if number is None or number != int(number) or number < low or (high is not None and number > high):
+            raise ValueError(f"expected a whole number {_bounds(low, high)}")
+        return int(number)
+
+    return BeforeValidator(check)
+
+
+def real(low: float, high: float | None = None) -> BeforeValidator:
+    """A number within bounds."""
+
+    def check(value: object) -> float:
+        number = parse_number(value)
+        if number is None or number < Decimal(low) or (high is not None and number > Decimal(high)):
+            raise ValueError(f"expected a number {_bounds(low, high)}")
+        return float(number)
+
+    return BeforeValidator(check)
+
+
+def _bounds(low: float, high: float | None) -> str:
+    return f"of {low} or more" if high is None else f"from {low} to {high}"
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _some_time(value: timedelta) -> timedelta:
+    if value < timedelta(milliseconds=1):  # the engine counts in milliseconds
+        raise ValueError('expected a duration of 1ms or more, such as "30s"')
+    return value
+
+
+def _not_empty(delays: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+    if not delays:
+        raise ValueError('expected a list of at least one duration, such as ["10s", "1m"]')
+    return delays
+
+
+def _known_zone(name: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        hint = did_you_mean(name, zoneinfo.available_timezones())
+        raise ValueError(f'expected an IANA time zone, such as "UTC" or "Europe/Berlin"{hint}') from None
+    return name
+
+
+def _known_exception(name: str) -> str:
+    known = [word for word, found in vars(builtins).items() if isclass(found) and issubclass(found, Exception)]
+    if name not in known and not _FUNCTION.fullmatch(name):
+        hint = did_you_mean(name, known)
+        raise ValueError(f'expected a built-in exception, such as "OSError", or "module:Class"{hint}')
+    return name
+
+
+def _known_handler(name: object) -> object:
+    if name not in HANDLERS:
+        raise ValueError(f"expected a known handler: {', '.join(HANDLERS)}")
+    return name
+
+
+def _known_misfire(word: object) -> object:
+    if word not in ("fire_now", "skip"):
+        raise ValueError('expected "fire_now", "skip" or { expire_after = "10m" }')
+    return word
+
+
+def _small_letters(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+PositiveDuration = Annotated[Duration, AfterValidator(_some_time)]
+Delays = Annotated[tuple[Duration, ...], AfterValidator(_not_empty)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+StoreUrl = Annotated[str, _matching(_URL, 'a store URL, such as "sqlite:///scheduler.db"')]
+NodeId = Annotated[str, _matching(_NODE_ID, "1 to 64 letters, digits, dots, colons, dashes or underscores")]
+Zone = Annotated[str, AfterValidator(_known_zone)]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_small_letters)]
+AppName = Annotated[
+    str, _matching(APP_NAME, "an app name: a small letter, then up to 31 small letters, digits or underscores")
+]
+Handler = Annotated[Literal["python"], BeforeValidator(_known_handler)]
+Function = Annotated[str, _matching(_FUNCTION, '"module:name", such as "shop.jobs:send"')]
+ExceptionName = Annotated[str, AfterValidator(_known_exception)]
+MisfireWord = Annotated[Literal["fire_now", "skip"], BeforeValidator(_known_misfire)]
+
+
+def does_not_fit(field: str, value: object, expected: str) -> PydanticCustomError:
+    """Settings that contradict each other, told as a problem of the one that most likely has to change."""
+    return PydanticCustomError("does_not_fit", "{expected}", {"field": field, "value": value, "expected": expected})
+
+
+def show(value: object) -> str:
+    """A value as a file would have it, cut short, without a password."""
+    if isinstance(value, timedelta):
+        value = format_duration(value)
+    elif isinstance(value, tuple | list):
+        return f"[{', '.join(show(item) for item in value)}]"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = re.sub(r":(?!//).*@", ":***@", text)
+    text = re.sub(r"(?i)(password=)[^&\"]*", r"\1***", text)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message that offers the known word nearest to this one."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,1 @@
+"""The right job at the right moment: window, wheel, dispatch, settle."""

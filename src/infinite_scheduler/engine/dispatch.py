@@ -1,0 +1,286 @@
+"""Where the due jobs of one app wait for their handler, and are handed over."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.lease import Gate
+from infinite_scheduler.engine.settle import Judge, interrupted
+from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.wheel import Wheel
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
+from infinite_scheduler.observe.events import AttemptFailed, HandedOver, Observer
+from infinite_scheduler.policy.misfire import Misfire
+from infinite_scheduler.policy.priority import PriorityQueue
+from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.store.base import Running, Settlement
+
+
+class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of one app are handed over."""
+
+    name: str
+    handler: Handler
+    retry: RetryPolicy
+    misfire: Misfire
+    misfire_threshold_ms: int = 60_000
+    concurrency: int = 20
+
+
+class Flight(msgspec.Struct, gc=False):
+    """A delivery under way."""
+
+    job: Job
+    tenure: Tenure
+    started_ms: int
+    marked: bool
+    shown: bool = False
+
+
+Sink = Callable[[Tenure, Settlement], None]
+"""Takes how a delivery ended, to be made durable."""
+
+Detain = Callable[[Job, Tenure], None]
+"""Takes a job that may have ended a process, to be fired with care."""
+
+
+class Desk:
+    """One app's due jobs on their way to the handler: by priority, then due time, within the app's concurrency."""
+
+    def __init__(self, plan: AppPlan, clock: Clock, gate: Gate, judge: Judge, tell: Observer) -> None:
+        self.app = plan.name
+        self.wheel: Wheel[Job] = Wheel()
+        self.tenures: dict[int, Tenure] = {}
+        self.flights: dict[bytes, Flight] = {}
+        self.paused = False
+        self.sink: Sink = _unwired
+        self.detain: Detain = _unwired
+        self._plan = plan
+        self._clock = clock
+        self._gate = gate
+        self._judge = judge
+        self._tell = tell
+        self._ready: PriorityQueue[Job] = PriorityQueue()
+        self._free = plan.concurrency
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stirred = False
+        self.alarm: Callable[[], None] = _nothing  # the wheel's next moment may have come nearer
+
+    # Jobs come in
+
+    def receive(self, job: Job, tenure: Tenure) -> None:
+        """Hold a job until its moment."""
+        if job.due_ms <= tenure.careful_ms or job.key in tenure.suspects:
+            tenure.detained[job.key] = job
+            self.detain(job, tenure)
+        elif job.due_ms <= self._clock.wall_ms():
+            self.queue(job)
+        else:
+            next_ms = self.wheel.next_due_ms()
+            self.wheel.add(job.due_ms, job.key, job)
+            if next_ms is None or job.due_ms < next_ms:
+                self.alarm()
+
+    def tick(self, now_ms: int) -> None:
+        """Let what is due by now go to the handler."""
+        for job in self.wheel.pop_due(now_ms):
+            self._ready.push(job.priority, job.due_ms, job)
+        self.fill()
+
+    def queue(self, job: Job) -> None:
+        """A due job waits for its turn."""
+        self._ready.push(job.priority, job.due_ms, job)
+        self.stir()
+
+    def resume(self, tenure: Tenure) -> None:
+        """A shard may fire again."""
+        parked, tenure.parked = tenure.parked, []
+        for job in parked:
+            if tenure.held.get(job.key) is job:
+                self.receive(job, tenure)
+
+    def last_after(self, job: Job) -> Job | None:
+        """Give up the job that would fire last, if that is after this one."""
+        latest_ms = self.wheel.latest_due_ms()
+        if latest_ms is not None and latest_ms > job.due_ms:
+            popped = self.wheel.pop_latest()
+            return popped[1] if popped else None
+        while len(self._ready):
+            last = self._ready.drop_last()
+            tenure = self.tenures.get(last.shard)
+            if tenure is None or tenure.held.get(last.key) is not last:
+                continue
+            if (last.priority, last.due_ms) > (job.priority, job.due_ms):
+                return last
+            self._ready.push(last.priority, last.due_ms, last)
+            return None
+        return None
+
+    def oldest_waiting_ms(self) -> int | None:
+        """The due moment of the oldest job that waits here, or an earlier one."""
+        moments = [ms for ms in (self._ready.peek_due_ms(), self.wheel.next_due_ms()) if ms is not None]
+        return min(moments, default=None)
+
+    # Jobs go out
+
+    def stir(self) -> None:
+        """Look for work soon, once for all who ask in the meantime."""
+        if not self._stirred:
+            self._stirred = True
+            asyncio.get_running_loop().call_soon(self.fill)
+
+    def fill(self) -> None:
+        """Hand over what is ready, as far as there are free places."""
+        self._stirred = False
+        lateness: list[int] = []
+        while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
+            now_ms = self._clock.wall_ms()
+            batch = self._next_batch(now_ms)
+            if not batch:
+                continue
+            lateness.extend(now_ms - job.due_ms for job in batch)
+            self._start(batch, now_ms)
+        if lateness:
+            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+
+    def _next_batch(self, now_ms: int) -> list[Job]:
+        batch: list[Job] = []
+        while len(batch) < self._plan.handler.batch and len(self._ready):
+            job = self._ready.pop()
+            tenure = self.tenures.get(job.shard)
+            if tenure is None or tenure.held.get(job.key) is not job:
+                continue  # cancelled, moved, displaced or lost since it was queued
+            if not tenure.may_fire:
+                tenure.parked.append(job)
+            elif job.due_ms > now_ms:  # the wall clock stepped back
+                self.wheel.add(job.due_ms, job.key, job)
+                self.alarm()
+            elif not self._expire(job, tenure, now_ms):
+                batch.append(job)
+        return batch
+
+    def _expire(self, job: Job, tenure: Tenure, now_ms: int) -> bool:
+        """Too late by the app's policy: settled without a hand-over."""
+        reason = self._plan.misfire.decide(
+            due_ms=job.due_ms,
+            accepted_ms=job.created_ms,
+            now_ms=now_ms,
+            threshold_ms=self._plan.misfire_threshold_ms,
+        )
+        if reason is None:
+            return False
+        self._launch(job, tenure, now_ms)
+        self.report(job, Expired(reason))
+        return True
+
+    def fail(self, job: Job, reason: str) -> None:
+        """Settle a job as failed without handing it over."""
+        self._launch(job, self.tenures[job.shard], self._clock.wall_ms())
+        self.report(job, Failed(reason))
+
+    def fire_alone(self, job: Job) -> None:
+        """Hand this job over now, though the gate is held shut for all others."""
+        now_ms = self._clock.wall_ms()
+        if not self._expire(job, self.tenures[job.shard], now_ms):
+            self._start([job], now_ms)
+            self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
+
+    def _start(self, batch: Sequence[Job], now_ms: int) -> None:
+        for job in batch:
+            self._launch(job, self.tenures[job.shard], now_ms)
+        self._free -= 1
+        task = asyncio.create_task(self._deliver(batch))
+        self._tasks.add(task)
+
+    def _launch(self, job: Job, tenure: Tenure, now_ms: int) -> None:
+        """From here on the job is handed over: it cannot be cancelled any more."""
+        key = job.key
+        del tenure.held[key]
+        tenure.out[key] = job
+        marked = tenure.detained.pop(key, None) is not None
+        if marked:
+            tenure.suspects.pop(key, None)
+        self.flights[key] = Flight(job, tenure, now_ms, marked)
+
+    async def _deliver(self, batch: Sequence[Job]) -> None:
+        try:
+            await self._plan.handler.handle(batch, self.report)
+        except asyncio.CancelledError:
+            for job in batch:
+                self._interrupted(job)
+        except Exception as error:  # noqa: BLE001 - a handler adapter that breaks its promise must not lose jobs
+            for job in batch:
+                self.report(job, error)
+        else:
+            for job in batch:
+                if job.key in self.flights:
+                    self.report(job, RuntimeError("the handler ended without a word about this job"))
+        finally:
+            self._free += 1
+            task = asyncio.current_task()
+            if task is not None:
+                self._tasks.discard(task)
+            self.stir()
+
+    def report(self, job: Job, outcome: Outcome | BaseException) -> None:
+        """A delivery has ended; a second word about the same one is ignored."""
+        flight = self.flights.get(job.key)
+        if flight is None or flight.job is not job:
+            return
+        del self.flights[job.key]
+        settlement = self._judge.settlement(
+            job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
+        )
+        if settlement.error is not None and settlement.status is not Status.EXPIRED:
+            self._tell(
+                AttemptFailed(
+                    app=self.app,
+                    job_id=key_text(job.key),
+                    attempt=job.attempt,
+                    error=settlement.error,
+                    request_id=job.request_id,
+                    next_due_ms=settlement.due_ms if settlement.status is Status.PENDING else None,
+                )
+            )
+        self.sink(flight.tenure, settlement)
+
+    def _interrupted(self, job: Job) -> None:
+        flight = self.flights.get(job.key)
+        if flight is not None and flight.job is job:
+            del self.flights[job.key]
+            now_ms = self._clock.wall_ms()
+            self.sink(
+                flight.tenure, interrupted(job, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked)
+            )
+
+    def long_running(self, since_ms: int) -> list[Running]:
+        """Deliveries that began before `since_ms` and were not shown yet."""
+        found = [f for f in self.flights.values() if not f.shown and f.started_ms <= since_ms]
+        for flight in found:
+            flight.shown = True
+        return [Running(job=f.job, started_ms=f.started_ms) for f in found]
+
+    def interrupt(self) -> Sequence[Job]:
+        """The node must stop: cancel what can be cancelled. Returns the jobs whose handlers run on, and are never settled here."""
+        running = [job for job in self._plan.handler.unfinished() if job.key in self.flights]
+        for job in running:
+            del self.flights[job.key]
+        for task in self._tasks:
+            task.cancel()
+        return running
+
+    async def idle(self) -> None:
+        """Until no task of a handler runs any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _unwired(*_: object) -> None:
+    raise AssertionError("a desk is wired by its engine before it works")
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,46 @@
+"""May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold."""
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.observe.events import LeaseLapsed, LeaseRenewed, Observer
+
+
+class Lease:
+    """The time for which the others leave this node's shards alone, by the steady clock."""
+
+    def __init__(self, clock: Clock, lease_ms: int, tell: Observer) -> None:
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._tell = tell
+        self._renewed_ms: int | None = None
+        self.lapsed = False
+
+    def renewed(self, asked_ms: int) -> bool:
+        """A renewal that was asked for at `asked_ms` is durable. True: the lease had lapsed, everything owned must be checked."""
+        had_lapsed = self.lapsed or not self.valid()
+        if had_lapsed and self._renewed_ms is not None:
+            self._tell(LeaseRenewed())
+        self._renewed_ms = asked_ms
+        self.lapsed = False
+        return had_lapsed
+
+    def valid(self) -> bool:
+        """Is the last renewal recent enough? Once it is not, it takes a new one to be valid again."""
+        if self._renewed_ms is None:
+            return False
+        silent_ms = self._clock.steady_ms() - self._renewed_ms
+        if silent_ms >= self._lease_ms and not self.lapsed:
+            self.lapsed = True
+            self._tell(LeaseLapsed(silent_ms=silent_ms))
+        return not self.lapsed
+
+
+class Gate:
+    """One question before every hand-over of this process: may it fire now?"""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.held_shut = False  # a suspect is fired alone, or the node stops
+
+    @property
+    def open(self) -> bool:
+        return not self.held_shut and self.lease.valid()

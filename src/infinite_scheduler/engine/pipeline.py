@@ -1,0 +1,229 @@
+"""The whole flow of one node: a store's jobs are read ahead, wait on wheels, are handed over, and settled."""
+
+import asyncio
+import random
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from infinite_scheduler.clock import Clock, sleep, wait
+from infinite_scheduler.cluster.membership import Membership
+from infinite_scheduler.engine.dispatch import AppPlan, Desk
+from infinite_scheduler.engine.lane import Lane, LaneSettings
+from infinite_scheduler.engine.lease import Gate, Lease
+from infinite_scheduler.engine.quarantine import Quarantine
+from infinite_scheduler.engine.settle import Judge, describe
+from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.window import Window
+from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.model import Job, Shard
+from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
+from infinite_scheduler.policy.limits import Budget
+from infinite_scheduler.store.base import NodeInfo, Settlement, Store
+
+LONGEST_NAP_MS = 500
+"""The wheels are looked at this often at least, so that a stepped wall clock is noticed."""
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The paces and bounds of one node."""
+
+    lookahead_ms: int = 30_000
+    fetch_interval_ms: int = 25_000
+    page: int = 1000
+    budget_bytes: int = 64 << 20
+    lease_ms: int = 10_000
+    heartbeat_ms: int = 2_000
+    stop_timeout_ms: int = 30_000
+    upkeep_ms: int = 60_000
+    lane: LaneSettings = LaneSettings()
+
+
+class Engine:
+    """One running node.
+
+    store ──scan──▶ Window ──▶ Desk: wheel ──due──▶ ready ──▶ handler ──outcome──▶ Lane ──settle──▶ store
+                      ▲          quarantine ◀── suspects                             ▲
+                   Budget                                           requests, lines, ownership
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        node: NodeInfo,
+        apps: Sequence[AppPlan],
+        clock: Clock,
+        settings: EngineSettings,
+        tell: Observer,
+        rand: random.Random | None = None,
+    ) -> None:
+        self._apps = apps
+        self._clock = clock
+        self._settings = settings
+        self._tell = tell
+        self._ownership = store.ownership(node, self._poke)
+        self._lease = Lease(clock, settings.lease_ms, tell)
+        self._gate = Gate(self._lease)
+        chance = (rand or random.Random()).random  # noqa: S311 - spreads retries, guards nothing
+        self._budget = Budget(settings.budget_bytes)
+        self.desks = {p.name: Desk(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
+        for app in self.desks:
+            self._budget.join(app)
+        self._lanes = [self._lane() for _ in range(self._ownership.lanes)]
+        self._quarantine = Quarantine(self.desks, self._gate, clock, self._mark, tell)
+        self.membership = Membership(
+            node,
+            self._ownership,
+            self._lanes,
+            self._lease,
+            clock,
+            lease_ms=settings.lease_ms,
+            heartbeat_ms=settings.heartbeat_ms,
+            tell=tell,
+        )
+        self._alarm = asyncio.Event()
+        for desk in self.desks.values():
+            desk.sink, desk.detain, desk.alarm = self._sink, self._quarantine.detain, self._alarm.set
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _lane(self) -> Lane:
+        s = self._settings
+        windows = {
+            app: Window(
+                desk, self._budget, lookahead_ms=s.lookahead_ms, fetch_interval_ms=s.fetch_interval_ms, page=s.page
+            )
+            for app, desk in self.desks.items()
+        }
+        return Lane(self._ownership, windows, self._clock, s.lane, self._tell)
+
+    # Life
+
+    async def start(self) -> None:
+        """Begin: handlers first, then the parts that read, wait and settle, then ownership."""
+        for plan in self._apps:
+            await plan.handler.start()
+        for lane in self._lanes:
+            self._spawn("lane", lane.run())
+        self._spawn("wheels", self._turn_wheels())
+        self._spawn("quarantine", self._quarantine.run())
+        self._spawn("membership", self._watch())
+        self._spawn("upkeep", self._upkeep())
+
+    async def stop(self) -> bool:
+        """End in good order: hand nothing more over, let what is in flight finish, settle, release. True: all of it succeeded."""
+        self.membership.leave()
+        for lane in self._lanes:
+            lane.drain(list(lane.tenures))
+        clean = await self._released(self._settings.stop_timeout_ms)
+        if not clean:
+            running = [job for desk in self.desks.values() for job in desk.interrupt()]
+            for app, jobs in _by_app(running).items():
+                self._tell(StillRunning(app=app, job_ids=[job.id for job in jobs]))
+            clean = await self._released(self._settings.heartbeat_ms)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if clean:
+            await self._leave()
+        for plan in self._apps:
+            await plan.handler.stop()
+        return clean
+
+    async def _released(self, within_ms: int) -> bool:
+        deadline_ms = self._clock.steady_ms() + within_ms
+        while any(lane.tenures for lane in self._lanes):
+            if self._clock.steady_ms() >= deadline_ms:
+                return False
+            await sleep(self._clock, 5)
+        return True
+
+    async def _leave(self) -> None:
+        try:
+            await self._ownership.leave()
+        except SchedulerError as error:
+            self._tell(TaskFailed(part="leave", error=describe(error)))
+
+    def _spawn(self, name: str, part: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(part, name=name))
+
+    # Flow
+
+    async def _turn_wheels(self) -> None:
+        """One sleeper for all wheels: at each due moment the due jobs go to their desks."""
+        while True:
+            self._alarm.clear()
+            now_ms = self._clock.wall_ms()
+            for desk in self.desks.values():
+                next_ms = desk.wheel.next_due_ms()
+                if next_ms is not None and next_ms <= now_ms:
+                    desk.tick(now_ms)
+            moments = [ms for desk in self.desks.values() if (ms := desk.wheel.next_due_ms()) is not None]
+            nap_ms = min([LONGEST_NAP_MS, *(ms - self._clock.wall_ms() for ms in moments)])
+            await wait(self._clock, self._alarm, max(0, nap_ms))
+
+    def _sink(self, tenure: Tenure, settlement: Settlement) -> None:
+        self._lanes[tenure.shard.number % len(self._lanes)].sink(tenure, settlement)
+
+    async def _mark(self, jobs: Sequence[Job], size: int) -> None:
+        for number, lane in enumerate(self._lanes):
+            some = [job for job in jobs if job.shard % len(self._lanes) == number]
+            if some:
+                await lane.mark(some, size)
+
+    def _poke(self, shards: Collection[Shard]) -> None:
+        for number in {shard.number % len(self._lanes) for shard in shards}:
+            self._lanes[number].poke()
+
+    async def _watch(self) -> None:
+        await self.membership.run(self._looked)
+
+    def _looked(self) -> None:
+        """After each look at the cluster: apps may have been paused or resumed, and the gate may have opened."""
+        view = self.membership.view
+        for app in view.apps if view else ():
+            desk = self.desks.get(app.name)
+            if desk is not None:
+                desk.paused = app.paused
+                desk.stir()
+
+    async def _upkeep(self) -> None:
+        """Maintenance is the work of one node at a time: the one with the smallest nonce."""
+        while True:
+            await sleep(self._clock, self._settings.upkeep_ms)
+            if not self.membership.leads:
+                continue
+            try:
+                done = await self._ownership.maintain()
+            except SchedulerError as error:
+                self._tell(TaskFailed(part="maintenance", error=describe(error)))
+                continue
+            if done.tables_made or done.tables_dropped or done.rows_pruned:
+                self._tell(Maintained(made=done.tables_made, dropped=done.tables_dropped, pruned=done.rows_pruned))
+
+    # For those who watch
+
+    def oldest_overdue_ms(self) -> int:
+        """The age of the oldest job that is due and not handed over; 0 when there is none."""
+        now_ms = self._clock.wall_ms()
+        oldest = [ms for desk in self.desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
+        for lane in self._lanes:
+            for tenure in lane.tenures.values():
+                if not tenure.scanned:
+                    oldest.append(int.from_bytes(min(tenure.cursors)[:6], "big"))
+        return max(0, now_ms - min(oldest, default=now_ms))
+
+    @property
+    def shards_owned(self) -> int:
+        return sum(len(lane.tenures) for lane in self._lanes)
+
+    @property
+    def bytes_held(self) -> int:
+        return self._budget.used_total
+
+
+def _by_app(jobs: Collection[Job]) -> Mapping[str, list[Job]]:
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.app, []).append(job)
+    return groups

@@ -1,0 +1,89 @@
+"""From the end of a delivery to what the store shall record."""
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import assert_never
+
+import msgspec
+
+from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status
+from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.store.base import Settlement
+
+ERROR_CHARS = 2000
+"""Longer errors are cut: an attempt row is for people to read."""
+
+
+class Judge(msgspec.Struct, frozen=True):
+    """Decides what follows from an outcome, by the retry policy of one app."""
+
+    policy: RetryPolicy
+    rand: Callable[[], float]
+
+    def settlement(
+        self, job: Job, outcome: Outcome | BaseException, *, started_ms: int, finished_ms: int, marked: bool = False
+    ) -> Settlement:
+        """What the store shall record of this delivery."""
+        status, due_ms, error = self._verdict(job, outcome, finished_ms)
+        return Settlement(
+            job=job,
+            status=status,
+            started_ms=started_ms,
+            finished_ms=finished_ms,
+            due_ms=due_ms,
+            error=error[:ERROR_CHARS] if error is not None else None,
+            marked=marked,
+        )
+
+    def _verdict(self, job: Job, outcome: Outcome | BaseException, now_ms: int) -> tuple[Status, int, str | None]:
+        match outcome:
+            case Done():
+                return Status.DONE, 0, None
+            case Failed(reason):
+                return Status.FAILED, 0, reason or "the handler gave up"
+            case Expired(reason):
+                return Status.EXPIRED, 0, reason or "too late"
+            case Cancelled():
+                return Status.CANCELLED, 0, None
+            case Retry(after, at, reason):
+                if at is not None:
+                    wished = int(at.astimezone(UTC).timestamp() * 1000)
+                elif after is not None:
+                    wished = now_ms + int(after.total_seconds() * 1000)
+                else:
+                    wished = None
+                return self._again(job, reason or "the handler asked for another attempt", None, wished, now_ms)
+            case BaseException():
+                return self._again(job, describe(outcome), outcome, None, now_ms)
+            case _:
+                assert_never(outcome)
+
+    def _again(
+        self, job: Job, reason: str, error: BaseException | None, wished_ms: int | None, now_ms: int
+    ) -> tuple[Status, int, str | None]:
+        """Another attempt, unless the policy says that it is enough."""
+        next_ms = self.policy.next_attempt_ms(
+            attempt=job.attempt, created_ms=job.created_ms, finished_ms=now_ms, error=error, rand=self.rand
+        )
+        if next_ms is None:
+            return Status.FAILED, 0, reason
+        return Status.PENDING, max(now_ms, next_ms if wished_ms is None else wished_ms), reason
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:
+    """The node had to stop while the handler ran: again at once, as a new attempt, whatever the policy says."""
+    return Settlement(
+        job=job,
+        status=Status.PENDING,
+        started_ms=started_ms,
+        finished_ms=finished_ms,
+        due_ms=finished_ms,
+        error="interrupted: the node was stopped before the handler ended",
+        marked=marked,
+    )

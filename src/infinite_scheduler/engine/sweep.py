@@ -1,0 +1,68 @@
+"""The safety net: overdue jobs that the store has and nobody holds are found within a minute, and told loudly."""
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.window import Window
+from infinite_scheduler.model import Job, start_of
+from infinite_scheduler.observe.events import Observer, Swept
+from infinite_scheduler.store.base import Ownership, Scan
+
+
+class Sweep:
+    """Compares the store with memory, a page at a time; what it finds is a bug that it turns into lateness."""
+
+    def __init__(self, ownership: Ownership, clock: Clock, every_ms: int, tell: Observer) -> None:
+        self._ownership = ownership
+        self._clock = clock
+        self._every_ms = every_ms
+        self._tell = tell
+        self._next_ms = clock.steady_ms() + every_ms
+        self._left: deque[tuple[Window, Scan]] = deque()
+
+    def due_in_ms(self) -> int:
+        """How long nothing needs to be done."""
+        return 0 if self._left else max(0, self._next_ms - self._clock.steady_ms())
+
+    async def step(self, windows: Mapping[str, Window]) -> bool:
+        """Look at one page, if it is time to."""
+        if not self._left:
+            if self._clock.steady_ms() < self._next_ms:
+                return False
+            self._next_ms = self._clock.steady_ms() + self._every_ms
+            self._left.extend((window, scan) for window in windows.values() for scan in self._ranges(window))
+            return False
+        window, scan = self._left.popleft()
+        page = await self._ownership.scan(scan)
+        self._take(window, [job for job in page.jobs if _forgotten(window, job)])
+        if page.next is not None:
+            self._left.appendleft((window, msgspec.structs.replace(scan, start=page.next)))
+        return True
+
+    def _ranges(self, window: Window) -> list[Scan]:
+        """What is settled or held if all is well: from low to now, outside what is left to scan."""
+        tenures = [t for t in window.tenures.values() if t.doubt is None]
+        if not tenures:
+            return []
+        start = start_of(min(t.low_ms for t in tenures))
+        end = start_of(min(self._clock.wall_ms(), *(t.line_ms for t in tenures)))
+        if start >= end:
+            return []
+        return [Scan(app=window.app, shards=frozenset(t.shard.number for t in tenures), start=start, end=end)]
+
+    def _take(self, window: Window, jobs: list[Job]) -> None:
+        for job in jobs:
+            window.put(job)
+        if jobs:
+            self._tell(Swept(app=window.app, count=len(jobs), job_ids=[job.id for job in jobs[:20]]))
+
+
+def _forgotten(window: Window, job: Job) -> bool:
+    """Is it before what is left to scan, and neither held nor handed over?"""
+    tenure = window.tenures.get(job.shard)
+    if tenure is None or tenure.doubt is not None:
+        return False
+    return job.position < tenure.cursors[job.priority] and job.key not in tenure.held and job.key not in tenure.out

@@ -1,0 +1,84 @@
+"""What a node holds of one shard that it owns."""
+
+from infinite_scheduler.model import Job, Priority, start_of
+from infinite_scheduler.store.base import Grant
+
+
+class Tenure:
+    """One reign over one shard: the line and low as memory knows them, what is held, and what is left to scan.
+
+    What is left to scan is [cursor, line) for each priority, so ranges join by taking the smaller cursor.
+    """
+
+    __slots__ = (
+        "careful_ms",
+        "charged",
+        "cursors",
+        "detained",
+        "doubt",
+        "drain_until_ms",
+        "draining",
+        "greeted",
+        "held",
+        "line_ms",
+        "low_ms",
+        "out",
+        "owner",
+        "parked",
+        "shard",
+        "suspects",
+    )
+
+    def __init__(self, grant: Grant, careful_ms: int) -> None:
+        self.shard = grant.shard
+        self.owner = grant.owner
+        self.held: dict[bytes, Job] = {}  # on the wheel, ready, parked or in quarantine: not handed over
+        self.out: dict[bytes, Job] = {}  # handed over, not settled in the store
+        self.parked: list[Job] = []  # of those held: due, but the shard may not fire now
+        self.detained: dict[bytes, Job] = {}  # of those held: in quarantine
+        self.draining = False
+        self.drain_until_ms: int | None = None  # then a drain is called off; None: never
+        self.careful_ms = careful_ms  # jobs due up to here may be what ended the former owner's process
+        self.load(grant)
+
+    def load(self, grant: Grant) -> None:
+        """Begin again from what the store says; what was handed over stays tracked."""
+        self.line_ms = grant.line_ms
+        self.low_ms = grant.low_ms
+        self.cursors = [start_of(min(grant.low_ms, grant.line_ms))] * len(Priority)
+        self.suspects = dict(grant.suspects)
+        self.charged = grant.unclean  # the process that marked them has ended
+        self.doubt: str | None = None
+        self.greeted = False  # its requests were looked at once since it was loaded
+
+    @property
+    def may_fire(self) -> bool:
+        return not self.draining and self.doubt is None
+
+    @property
+    def end(self) -> bytes:
+        """The position of the line."""
+        return start_of(self.line_ms)
+
+    @property
+    def scanned(self) -> bool:
+        """Is everything before the line read?"""
+        return min(self.cursors) >= self.end
+
+    def rejoin(self, job: Job) -> None:
+        """This job is not held after all, so its position is left to scan."""
+        priority = job.priority
+        self.cursors[priority] = min(self.cursors[priority], job.position)
+
+    def safe_low(self, now_ms: int, oldest_ready_ms: int | None) -> int:
+        """The moment before which everything is settled: never past now, an unread range, or a job that is not settled.
+
+        Jobs that are held for a later moment cannot be before now; of the overdue ones, those of the whole app count.
+        """
+        bounds = [now_ms, self.line_ms, int.from_bytes(min(self.cursors)[:6], "big")]
+        if oldest_ready_ms is not None:
+            bounds.append(oldest_ready_ms)
+        bounds.extend(job.due_ms for job in self.out.values())
+        bounds.extend(job.due_ms for job in self.parked)
+        bounds.extend(job.due_ms for job in self.detained.values())
+        return min(bounds)

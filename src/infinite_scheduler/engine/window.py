@@ -1,0 +1,210 @@
+"""What one lane reads ahead of one app: the jobs before the line, as many as fit the memory."""
+
+from collections.abc import Iterable, Sequence
+
+from infinite_scheduler.engine.dispatch import Desk
+from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.model import Job, Priority, Shard, start_of
+from infinite_scheduler.policy.limits import Budget
+from infinite_scheduler.store.base import Page, Scan, Step
+
+LEAST_PAGE = 64
+"""Reading for less room than this many jobs is not worth a transaction."""
+
+TYPICAL_BYTES = 1024
+
+OVERDUE_MS = 1000
+"""A range that begins further in the past is a backlog: it is read once per priority, high first."""
+
+
+class Window:
+    """Moves the line of its shards forward, and pages through what the line has passed."""
+
+    def __init__(self, desk: Desk, budget: Budget, *, lookahead_ms: int, fetch_interval_ms: int, page: int) -> None:
+        self.desk = desk
+        self.app = desk.app
+        self.tenures: dict[int, Tenure] = {}
+        self._budget = budget
+        self._lookahead_ms = lookahead_ms
+        self._longest_step_ms = fetch_interval_ms
+        self._least_lead_ms = lookahead_ms - fetch_interval_ms
+        self._page = page
+        self._step_ms = min(1000, fetch_interval_ms)
+        self._found = 0  # jobs found since the line last moved
+        self._typical = TYPICAL_BYTES
+        self._backlog = False
+
+    def enter(self, tenure: Tenure) -> None:
+        """A shard is owned from now on."""
+        self.tenures[tenure.shard.number] = tenure
+        self.desk.tenures[tenure.shard.number] = tenure
+
+    def leave(self, tenure: Tenure) -> None:
+        """A shard is not owned any more: forget everything of it."""
+        self.forget(tenure)
+        for job in tenure.out.values():
+            self._budget.give(self.app, job.size)
+        tenure.out.clear()
+        if self.tenures.get(tenure.shard.number) is tenure:
+            del self.tenures[tenure.shard.number]
+            del self.desk.tenures[tenure.shard.number]
+
+    def forget(self, tenure: Tenure) -> None:
+        """Drop what is not handed over; it will be read again."""
+        for job in tenure.held.values():
+            self.desk.wheel.remove(job.key)
+            self._budget.give(self.app, job.size)
+        tenure.held.clear()
+        tenure.parked.clear()
+        tenure.detained.clear()
+
+    # Taking jobs in
+
+    def put(self, job: Job) -> bool:
+        """Hold a job until it is due, unless it is held already. False: there is no room, it is left to scan."""
+        tenure = self.tenures.get(job.shard)
+        if tenure is None or job.key in tenure.held or job.key in tenure.out:
+            return True
+        if not self._budget.take(self.app, job.size) and not self._displace_for(job):
+            tenure.rejoin(job)
+            return False
+        tenure.held[job.key] = job
+        self.desk.receive(job, tenure)
+        return True
+
+    def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
+        """Take a held job off the wheel, so that it cannot fire while its change is decided."""
+        job = tenure.held.pop(key, None)
+        tenure.detained.pop(key, None)
+        if job is not None:
+            self.desk.wheel.remove(key)
+            self._budget.give(self.app, job.size)
+        return job
+
+    def done_with(self, job: Job) -> None:
+        """A job that was handed over is settled."""
+        self._budget.give(self.app, job.size)
+
+    def _displace_for(self, job: Job) -> bool:
+        """Make room by giving back jobs that would fire later than this one."""
+        while not self._budget.take(self.app, job.size):
+            victim = self.desk.last_after(job)
+            if victim is None:
+                return False
+            tenure = self.desk.tenures[victim.shard]
+            del tenure.held[victim.key]
+            self._budget.give(self.app, victim.size)
+            tenure.rejoin(victim)
+        return True
+
+    # Reading pages
+
+    def next_scan(self, now_ms: int) -> Scan | None:
+        """What to read next, or None: everything is read, or there is no room."""
+        tenures = [t for t in self.tenures.values() if t.doubt is None and t.greeted and not t.scanned]
+        if not tenures:
+            self._backlog = False
+            return None
+        if min(min(t.cursors) for t in tenures) < start_of(max(0, now_ms - OVERDUE_MS)):
+            self._backlog = True
+        joint = not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in tenures)
+        choices: Iterable[Priority | None] = (None,) if joint else Priority
+        for priority in choices:
+            wanted = [t for t in tenures if t.cursors[priority or 0] < t.end]
+            if wanted:
+                return self._scan(wanted, priority)
+        return None
+
+    def _scan(self, tenures: Sequence[Tenure], priority: Priority | None) -> Scan | None:
+        start = min(t.cursors[priority or 0] for t in tenures)
+        limit = min(self._page, self._budget.free(self.app) // self._typical)
+        if limit < LEAST_PAGE:
+            latest_ms = self.desk.wheel.latest_due_ms()
+            urgent = latest_ms is not None and start < start_of(latest_ms)
+            if self._budget.used(self.app) and not urgent:
+                return None
+            limit = LEAST_PAGE
+        return Scan(
+            app=self.app,
+            shards=frozenset(t.shard.number for t in tenures),
+            start=start,
+            end=min(t.end for t in tenures),
+            priority=priority,
+            limit=limit,
+        )
+
+    def begin(self, scan: Scan) -> None:
+        """Count the range as read; whatever joins what is left to scan from now on is not forgotten."""
+        for tenure in self._of(scan):
+            for priority in _priorities(scan):
+                tenure.cursors[priority] = max(tenure.cursors[priority], scan.end)
+
+    def unread(self, scan: Scan, start: bytes) -> None:
+        """From here on the range of a scan is still to be read."""
+        for tenure in self._of(scan):
+            for priority in _priorities(scan):
+                tenure.cursors[priority] = min(tenure.cursors[priority], start)
+
+    def scanned(self, scan: Scan, page: Page) -> None:
+        """Take in what a scan has found; what does not fit is left to scan."""
+        if page.next is not None:
+            self.unread(scan, page.next)
+        for i, job in enumerate(page.jobs):
+            if not self.put(job):
+                for left in page.jobs[i + 1 :]:
+                    self._leave_unread(left)
+                break
+        self._found += len(page.jobs)
+        if page.jobs:
+            size = sum(job.size for job in page.jobs) // len(page.jobs)
+            self._typical = max(self._typical // 2, size)
+
+    def _leave_unread(self, job: Job) -> None:
+        tenure = self.tenures.get(job.shard)
+        if tenure is not None and job.key not in tenure.held and job.key not in tenure.out:
+            tenure.rejoin(job)
+
+    def _of(self, scan: Scan) -> Iterable[Tenure]:
+        return [t for number, t in self.tenures.items() if number in scan.shards and t.doubt is None]
+
+    # Moving the line
+
+    def next_steps(self, now_ms: int) -> list[Step]:
+        """The shards whose line should move, with the low that goes with it; often none."""
+        tenures = [t for t in self.tenures.values() if t.doubt is None and not t.draining]
+        goal = now_ms + self._lookahead_ms
+        steps = []
+        for t in tenures:
+            lead = t.line_ms - now_ms
+            if lead > self._least_lead_ms and (not t.scanned or goal - t.line_ms < self._step_ms):
+                continue
+            steps.append(
+                Step(shard=t.shard, owner=t.owner, line_ms=max(goal, t.line_ms), low_ms=self.low_of(t, now_ms))
+            )
+        return steps
+
+    def low_of(self, tenure: Tenure, now_ms: int) -> int:
+        return tenure.safe_low(now_ms, self.desk.oldest_waiting_ms())
+
+    def stepped(self, steps: Iterable[Step]) -> None:
+        """Lines have moved, durably; what they passed is left to scan, from the line that memory knew."""
+        for step in steps:
+            tenure = self.tenures.get(step.shard.number)
+            if tenure is not None and tenure.owner == step.owner:
+                tenure.line_ms = step.line_ms
+                tenure.low_ms = step.low_ms
+        shortest = min(1000, self._longest_step_ms)
+        self._step_ms = shortest if self._found else min(2 * self._step_ms, self._longest_step_ms)
+        self._found = 0
+
+    def due_in_ms(self, now_ms: int) -> int:
+        """How long the line may stand still from now on."""
+        leads = [t.line_ms - now_ms for t in self.tenures.values() if t.doubt is None and not t.draining]
+        return max(0, min(leads) - self._lookahead_ms + self._step_ms) if leads else self._longest_step_ms
+
+    def shards(self) -> Iterable[Shard]:
+        return (t.shard for t in self.tenures.values())
+
+
+def _priorities(scan: Scan) -> Iterable[Priority]:
+    return Priority if scan.priority is None else (scan.priority,)

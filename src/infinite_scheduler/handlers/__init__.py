@@ -1,0 +1,1 @@
+"""What happens at the moment: the port of handlers and its adapters."""

@@ -1,0 +1,253 @@
+"""Worker processes for functions that compute: one call at a time each, so that a death names its job."""
+
+import atexit
+import multiprocessing
+import multiprocessing.util  # imported for its clean-up at exit: ours, registered later, runs before it
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Final
+from weakref import WeakSet
+
+import msgspec
+
+from infinite_scheduler.errors import Unavailable
+from infinite_scheduler.handlers.answers import Answer, as_error, read_answer, read_answers
+from infinite_scheduler.handlers.function import resolve
+from infinite_scheduler.handlers.parcels import pack, unpack
+from infinite_scheduler.model import Job
+from infinite_scheduler.observe.context import LogSettings, current_batch, current_job, log_settings
+
+# Never fork: this process has threads, whose locks a fork would copy in whatever state they are.
+_SPAWN: Final = multiprocessing.get_context("spawn")
+_START_SECONDS: Final = 60  # for an interpreter and the imports of the function's module
+_READY: Final = b"ready"
+
+_jobs_encoder: Final = msgspec.msgpack.Encoder()
+_jobs_decoder: Final = msgspec.msgpack.Decoder(list[Job])
+
+
+class WorkerDied(Unavailable):
+    """The worker process of a job ended before the function returned."""
+
+
+class Worker:
+    """A child process that waits for jobs; all its methods block."""
+
+    def __init__(self, function: str, *, batched: bool) -> None:
+        self._function = function
+        self._connection, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(
+            target=_serve, args=(theirs, function, batched, log_settings()), name=f"worker {function}", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        _living.add(self)
+
+    def get_ready(self) -> None:
+        """Wait until the function is imported there."""
+        try:
+            answer = self._connection.recv_bytes() if self._connection.poll(_START_SECONDS) else b"it takes too long"
+        except (EOFError, OSError):
+            answer = f"its process ended ({self._end()})".encode()
+        if answer != _READY:
+            raise Unavailable(f"no worker process for {self._function}: {answer.decode(errors='replace')}")
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def send(self, jobs: Sequence[Job]) -> bool:
+        """Give it jobs; False: it is gone and has not seen them."""
+        try:
+            self._connection.send_bytes(_jobs_encoder.encode(jobs))
+        except OSError:
+            return False
+        return True
+
+    def receive(self, jobs: Sequence[Job]) -> list[Answer]:
+        """Wait for the answers to what was sent."""
+        try:
+            return unpack(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            what = f"job {jobs[0].id}" if len(jobs) == 1 else f"one of {len(jobs)} jobs from {jobs[0].id} on"
+            raise WorkerDied(f"{what} ended its worker process ({self._end()})") from None
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it and let go of it."""
+        _living.discard(self)
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._connection.close()
+
+    def _end(self) -> str:
+        self._process.join(5)  # its end of the connection is closed, so it is ending
+        code = self._process.exitcode
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"{name}: out of memory?" if -code == signal.SIGKILL else name
+
+
+_living: Final[WeakSet[Worker]] = WeakSet()
+
+
+@atexit.register
+def _kill_all() -> None:
+    """Workers ignore the polite signals, and multiprocessing would wait for them."""
+    for worker in list(_living):
+        worker.kill()
+
+
+class Errand:
+    """One call of the function in a worker: called in a thread, ended from the event loop."""
+
+    def __init__(self, workers: "Workers", jobs: Sequence[Job], started: Callable[[], object]) -> None:
+        self._workers = workers
+        self._jobs = jobs
+        self._started = started
+        self._lock = threading.Lock()  # so that no process is killed that is closed already
+        self._worker: Worker | None = None
+        self._ended = False
+
+    def __call__(self) -> Any:
+        """Do it; returns what the function returned, in the form in which it would have in this process."""
+        worker = self._send()
+        try:
+            answers = worker.receive(self._jobs)
+        except BaseException:
+            self._let_go()
+            self._workers.discard(worker)
+            raise
+        if self._let_go():
+            self._workers.discard(worker)  # killed just after its answer
+        else:
+            self._workers.give_back(worker)
+        return answers if self._workers.batched else answers[0]
+
+    def end(self) -> None:
+        """Kill the worker, if it has begun; do not begin, if it has not."""
+        with self._lock:
+            self._ended = True
+            if self._worker is not None:
+                self._worker.kill()
+
+    def _send(self) -> Worker:
+        """Find a worker that takes the jobs: one that died while it was idle has not seen them."""
+        while True:
+            worker = self._workers.borrow()
+            with self._lock:
+                if self._ended:
+                    self._workers.give_back(worker)
+                    raise Unavailable(f"job {self._jobs[0].id} was given up before it began")
+                self._worker = worker
+            self._started()
+            if worker.send(self._jobs):
+                return worker
+            self._let_go()
+            self._workers.discard(worker)
+
+    def _let_go(self) -> bool:
+        with self._lock:
+            self._worker = None
+            return self._ended
+
+
+class Workers:
+    """The workers of one function: as many as there are calls at once, the one used last first."""
+
+    def __init__(self, function: str, *, batched: bool) -> None:
+        self._function = function
+        self.batched = batched
+        self._lock = threading.Lock()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._stopped = False
+
+    def borrow(self) -> Worker:
+        """A worker that waits for jobs; started if none is idle."""
+        while (idle := self._pop()) is not None:
+            if idle.alive:
+                return idle
+            self.discard(idle)
+        worker = Worker(self._function, batched=self.batched)
+        with self._lock:
+            self._all.add(worker)
+            if self._stopped:
+                worker.kill()
+        try:
+            worker.get_ready()
+        except BaseException:
+            self.discard(worker)
+            raise
+        return worker
+
+    def give_back(self, worker: Worker) -> None:
+        """It has done its work."""
+        self._idle.append(worker)
+
+    def discard(self, worker: Worker) -> None:
+        """It is dead or of no use any more."""
+        with self._lock:
+            self._all.discard(worker)
+        worker.close()
+
+    def prove(self) -> None:
+        """Start one, so that a function that cannot be imported there is found out before the first job."""
+        self.give_back(self.borrow())
+
+    def kill(self) -> None:
+        """End all of them at once, and start no other."""
+        with self._lock:
+            self._stopped = True
+            for worker in self._all:
+                worker.kill()
+
+    def close(self) -> None:
+        """Let go of those that are idle, which after the last errand are all."""
+        while (worker := self._pop()) is not None:
+            self.discard(worker)
+
+    def _pop(self) -> Worker | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+
+def _serve(connection: Connection, name: str, batched: bool, settings: LogSettings | None) -> None:
+    """The life of a worker."""
+    # A Ctrl-C or a service manager's SIGTERM reaches all processes, but what is in flight may finish: the node decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        if settings is not None:
+            from infinite_scheduler.observe.logs import configure_logging  # noqa: PLC0415 - structlog takes 60 ms
+
+            configure_logging(settings.level, settings.format, settings.modules)
+        function = resolve(name)
+    except BaseException as error:  # noqa: BLE001 - the node says it
+        connection.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        return
+    connection.send_bytes(_READY)
+    while True:
+        try:
+            jobs = _jobs_decoder.decode(connection.recv_bytes())
+        except (EOFError, OSError):  # the node is gone
+            return
+        connection.send_bytes(pack(_call(function, jobs, batched=batched)))
+
+
+def _call(function: Callable[[Any], Any], jobs: list[Job], *, batched: bool) -> Sequence[Answer]:
+    try:
+        if batched:
+            current_batch.set(jobs)
+            return read_answers(function(jobs), len(jobs))
+        current_job.set(jobs[0])
+        return [read_answer(function(jobs[0]))]
+    except BaseException as error:  # noqa: BLE001 - an exit in a handler is an error of its job
+        return [as_error(error)] * len(jobs)

@@ -1,0 +1,113 @@
+"""The one gate: calls that come at the same time share a transaction."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from infinite_scheduler.errors import InvalidRequest, SchedulerError
+from infinite_scheduler.model import Accepted, JobSpec
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.store.base import Store
+
+SHARED = 1000
+"""Calls share a transaction until it has this many jobs."""
+
+
+class Call(msgspec.Struct):
+    """One caller's jobs, waiting to be durable."""
+
+    specs: Sequence[JobSpec]
+    answer: asyncio.Future[Sequence[Accepted]]
+
+
+class Intake:
+    """Commits jobs, all or none of each call, as many calls at a time as have gathered meanwhile."""
+
+    def __init__(self, store: Store, tell: Observer) -> None:
+        self._store = store
+        self._tell = tell
+        self._calls: deque[Call] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        """Durable on return."""
+        if not specs:
+            return ()
+        call = Call(specs, asyncio.get_running_loop().create_future())
+        self._calls.append(call)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="intake")
+        return await call.answer
+
+    async def close(self) -> None:
+        """Let what has come in be committed."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while self._calls:
+                await self._commit(self._gathered())
+        finally:
+            self._task = None
+
+    def _gathered(self) -> list[Call]:
+        calls, jobs = [self._calls.popleft()], 0
+        while self._calls and jobs + len(self._calls[0].specs) + len(calls[0].specs) <= SHARED:
+            jobs += len(self._calls[0].specs)
+            calls.append(self._calls.popleft())
+        return calls
+
+    async def _commit(self, calls: Sequence[Call]) -> None:
+        """All calls in one transaction; if one of them is refused, each in its own."""
+        try:
+            accepted = await self._store.add([spec for call in calls for spec in call.specs])
+        except InvalidRequest as error:
+            if len(calls) == 1:
+                _refuse(calls, error)
+                return
+            for call in calls:
+                await self._commit([call])
+        except SchedulerError as error:
+            _refuse(calls, error)
+        except BaseException:
+            for call in calls:
+                call.answer.cancel()
+            raise
+        else:
+            self._answer(calls, accepted)
+
+    def _answer(self, calls: Sequence[Call], accepted: Sequence[Accepted]) -> None:
+        start = 0
+        for call in calls:
+            answers = accepted[start : start + len(call.specs)]
+            start += len(call.specs)
+            if not call.answer.done():
+                call.answer.set_result(answers)
+            for event in _events(call.specs, answers):
+                self._tell(event)
+
+
+def _refuse(calls: Sequence[Call], error: SchedulerError) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(error)
+
+
+def _events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
+    """One event an app of the call."""
+    groups: dict[str, list[tuple[JobSpec, Accepted]]] = {}
+    for spec, answer in zip(specs, answers, strict=True):
+        groups.setdefault(spec.app, []).append((spec, answer))
+    return [
+        events.Accepted(
+            app=app,
+            count=len(group),
+            repeated=sum(answer.repeated for _, answer in group),
+            request_ids=[spec.request_id for spec, _ in group if spec.request_id],
+        )
+        for app, group in groups.items()
+    ]

@@ -1,0 +1,302 @@
+"""The words of the scheduler as frozen values: no I/O, no clock."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from infinite_scheduler.errors import InvalidRequest
+
+MAX_DUE_MS: Final = (1 << 48) - 1
+"""The last moment an id can carry: the year 10889."""
+
+APP_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+DAY_MS: Final = 86_400_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Priority(enum.IntEnum):
+    """Which of several due jobs goes out first."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class Status(enum.StrEnum):
+    """Where a job stands: the words in the database, on the command line and in JSON."""
+
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self is not Status.PENDING
+
+
+class Shard(NamedTuple):
+    """The unit of ownership: one slice of one app."""
+
+    app: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.app}/{self.number}"
+
+
+class Owner(NamedTuple):
+    """The fencing token of a shard: which process owns it, and in which reign."""
+
+    nonce: str
+    epoch: int
+
+
+class JobId(bytes):
+    """A UUID of version 8 that sorts by the moment a job is kept under.
+
+    48 bits of due time in ms, the version, 12 bits (shard 8, priority 2, later 1, reserved 1), the variant and 62 random bits.
+    The same layout serves as a *position*: the place where a scan meets a job that was moved to another moment.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def make(
+        cls, due_ms: int, shard: int, priority: int, *, later: bool = False, entropy: bytes | None = None
+    ) -> JobId:
+        """A new id; `entropy` are the 8 bytes whose last 62 bits make it unique."""
+        flags = (shard << 4) | (priority << 2) | (later << 1)
+        tail = entropy or os.urandom(8)
+        return cls(
+            due_ms.to_bytes(6, "big")
+            + (0x8000 | flags).to_bytes(2, "big")
+            + bytes((0x80 | (tail[0] & 0x3F),))
+            + tail[1:8]
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> JobId:
+        """The id that is printed as `text`."""
+        try:
+            value = uuid.UUID(text)
+        except ValueError:
+            value = None
+        if value is None or value.version != 8 or value.variant != uuid.RFC_4122:
+            raise InvalidRequest(f"{text!r} is no job id; one looks like 019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
+        return cls(value.bytes)
+
+    @property
+    def due_ms(self) -> int:
+        """The moment under which the row is kept; a retry or reschedule does not change it."""
+        return int.from_bytes(self[:6], "big")
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self)
+
+    @property
+    def priority(self) -> Priority:
+        return Priority((self[7] >> 2) & 3)
+
+    @property
+    def later(self) -> bool:
+        """Is the row in the table for jobs far ahead?"""
+        return bool(self[7] & 2)
+
+    def __str__(self) -> str:
+        return key_text(self)
+
+
+def shard_of(key: bytes) -> int:
+    """The number of the shard that the id `key` belongs to."""
+    return ((key[6] & 0x0F) << 4) | (key[7] >> 4)
+
+
+def position(key: bytes, due_ms: int) -> bytes:
+    """Where a scan meets the job `key` when it is due at `due_ms`."""
+    return due_ms.to_bytes(6, "big") + key[6:]
+
+
+def start_of(due_ms: int) -> bytes:
+    """The smallest position of this moment."""
+    return due_ms.to_bytes(6, "big") + bytes(10)
+
+
+def key_text(key: bytes) -> str:
+    """The id as people see it."""
+    h = key.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since the epoch as an aware UTC datetime, exact."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One payload to hand over at one moment: what a handler receives."""
+
+    key: bytes
+    app: str
+    due_ms: int
+    scheduled_ms: int
+    payload: bytes
+    created_ms: int
+    attempt: int = 1
+    request_id: str | None = None
+    job_name: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The id, the same as printed everywhere."""
+        return key_text(self.key)
+
+    @property
+    def due_at(self) -> datetime:
+        """The current due moment: changed by retry and reschedule, now for a past one."""
+        return moment(self.due_ms)
+
+    @property
+    def scheduled_time(self) -> datetime:
+        """The moment as it was asked for; only a reschedule changes it."""
+        return moment(self.scheduled_ms)
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded."""
+        return msgspec.json.decode(self.payload)
+
+    @property
+    def priority(self) -> Priority:
+        return Priority((self.key[7] >> 2) & 3)
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self.key)
+
+    @property
+    def position(self) -> bytes:
+        """Where a scan meets this job."""
+        return position(self.key, self.due_ms)
+
+    @property
+    def size(self) -> int:
+        """What this job costs in memory, in bytes: its fixed parts as measured, and what it carries."""
+        return JOB_BYTES + len(self.payload) + sum(map(len, self.tags))
+
+
+JOB_BYTES: Final = 700
+"""A job on the wheel without its payload: struct, key, two index entries, its small strings (measured, rounded up)."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job as a door accepts it: validated, but without an id yet."""
+
+    app: str
+    scheduled_ms: int
+    payload: bytes
+    priority: Priority = Priority.NORMAL
+    idempotency_key: str | None = None
+    digest: bytes = b""  # of what must be the same when the idempotency key comes again
+    request_id: str | None = None
+    job_name: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """What a door answers: the job is durable."""
+
+    key: bytes
+    due_ms: int
+    repeated: bool = False  # the idempotency key was known: this is the first job's id
+
+    @property
+    def id(self) -> str:
+        return key_text(self.key)
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One delivery that failed, or that runs for long enough to be shown."""
+
+    attempt: int
+    started_ms: int
+    finished_ms: int | None = None
+    node: str
+    error: str | None = None
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job as the store knows it: for people and doors, not for handlers."""
+
+    job: Job
+    status: Status
+    finished_ms: int | None = None
+    error: str | None = None
+    idempotency_key: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """The job was handed over."""
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Try again: after a delay, at a moment, or when the app's policy says so."""
+
+    after: timedelta | None = None
+    at: datetime | None = None
+    reason: str = ""
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """Give up: no further attempt."""
+
+    reason: str = ""
+
+
+class Expired(msgspec.Struct, frozen=True, gc=False):
+    """Too late to be of use, so it was not handed over."""
+
+    reason: str = ""
+
+
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
+    """Somebody took it back before its moment."""
+
+
+Outcome = Done | Retry | Failed | Expired | Cancelled
+"""Every way a delivery can end."""
+
+
+class Change(enum.StrEnum):
+    """What somebody may ask for a job that waits."""
+
+    CANCEL = "cancel"
+    RESCHEDULE = "reschedule"
+    RUN_NOW = "run_now"
+    RETRY = "retry"
+
+
+def check_app_name(name: object) -> str:
+    """The name, if it can be an app's: it becomes part of table names."""
+    if not isinstance(name, str) or not APP_NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"app name {name!r} is not allowed: use a small letter, then up to 31 small letters, digits or underscores"
+        )
+    return name

@@ -1,0 +1,1 @@
+"""Watching the scheduler: events, counters, logs."""

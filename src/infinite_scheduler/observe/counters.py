@@ -1,0 +1,264 @@
+"""Counting what happens: plain integers, one pass per event, nothing per job."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from typing import Any, Final
+
+from infinite_scheduler.model import Shard
+from infinite_scheduler.observe.events import (
+    Accepted,
+    AttemptFailed,
+    DrainCalledOff,
+    Early,
+    Event,
+    HandedOver,
+    LeaseLapsed,
+    Maintained,
+    PoisonFailed,
+    Reloaded,
+    Settled,
+    ShardsLost,
+    ShardsReleased,
+    ShardsTaken,
+    StillRunning,
+    StoreAway,
+    StoreBack,
+    SuspectsFound,
+    Swept,
+    TaskFailed,
+)
+
+APP_COUNTS: Final = (
+    "accepted",
+    "repeated",  # accepted before under the same idempotency key
+    "handed_over",
+    "done",
+    "failed",
+    "expired",
+    "cancelled",
+    "retried",
+    "attempts_failed",
+    "early",  # stays 0
+    "swept",  # stays 0
+    "suspects",
+    "poison",
+    "still_running",
+)
+NODE_COUNTS: Final = (
+    "shards_taken",
+    "shards_taken_unclean",
+    "shards_released",
+    "shards_lost",
+    "dropped",  # outcomes of lost shards
+    "reloads",
+    "drains_called_off",
+    "store_away",
+    "store_away_ms",
+    "lapses",
+    "tables_made",
+    "tables_dropped",
+    "pruned",
+    "tasks_failed",
+)
+
+Gauge = Callable[[], int | float | None]
+"""Reads a value when somebody looks; None means unknown."""
+
+
+class Lateness:
+    """How late jobs were, in buckets that grow with the value: each is at most an eighth wide."""
+
+    BUCKETS: Final = 368  # up to 48 bits of milliseconds
+
+    def __init__(self) -> None:
+        self.counts = [0] * self.BUCKETS
+        self.count = 0
+        self.total_ms = 0
+        self.max_ms = 0
+
+    def add(self, values_ms: Iterable[int]) -> None:
+        """Take these in; what is below 0 counts as 0."""
+        counts = self.counts
+        seen = list(values_ms)
+        for ms in seen:
+            if ms < 16:
+                counts[max(ms, 0)] += 1
+            else:
+                shift = ms.bit_length() - 4
+                counts[min((shift << 3) + (ms >> shift), self.BUCKETS - 1)] += 1
+        if seen:
+            self.count += len(seen)
+            self.total_ms += sum(seen)
+            self.max_ms = max(self.max_ms, *seen)
+
+    def quantile_ms(self, fraction: float) -> int:
+        """The lateness that this fraction of jobs did not exceed: never too small, and at most an eighth too large."""
+        rank = fraction * self.count
+        reached = 0
+        for bucket, count in enumerate(self.counts):
+            reached += count
+            if count and reached >= rank:
+                return min(upper_ms(bucket), self.max_ms)
+        return 0
+
+    def snapshot(self) -> dict[str, int]:
+        """What people look at."""
+        return {
+            "count": self.count,
+            "total_ms": self.total_ms,
+            "p50_ms": self.quantile_ms(0.5),
+            "p99_ms": self.quantile_ms(0.99),
+            "max_ms": self.max_ms,
+        }
+
+
+def upper_ms(bucket: int) -> int:
+    """The largest lateness in this bucket."""
+    if bucket < 16:
+        return bucket
+    shift, step = (bucket >> 3) - 1, 8 + (bucket & 7)
+    return ((step + 1) << shift) - 1
+
+
+class _App:
+    """What is counted of one app."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(APP_COUNTS, 0))
+        self.lateness = Lateness()
+
+
+class Counters:
+    """An observer that counts, per app where that makes sense; safe to tell from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._apps: dict[str, _App] = {}
+        self._node: Counter[str] = Counter(dict.fromkeys(NODE_COUNTS, 0))
+        self._owned: set[Shard] = set()
+        self._away = False
+        self._gauges: dict[str, Gauge] = {}
+        self._counted: Mapping[type[Event], Callable[[Any], None]] = {
+            Accepted: self._accepted,
+            HandedOver: self._handed_over,
+            Settled: self._settled,
+            AttemptFailed: self._per_app("attempts_failed"),
+            Early: self._per_app("early"),
+            Swept: self._per_app("swept"),
+            SuspectsFound: self._per_app("suspects"),
+            PoisonFailed: self._per_app("poison"),
+            StillRunning: self._still_running,
+            ShardsTaken: self._taken,
+            ShardsReleased: self._released,
+            ShardsLost: self._lost,
+            Reloaded: self._per_node("reloads"),
+            DrainCalledOff: self._per_node("drains_called_off"),
+            StoreAway: self._store_away,
+            StoreBack: self._store_back,
+            LeaseLapsed: self._per_node("lapses"),
+            Maintained: self._maintained,
+            TaskFailed: self._per_node("tasks_failed"),
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Count it."""
+        count = self._counted.get(type(event))
+        if count is not None:
+            with self._lock:
+                count(event)
+
+    def gauge(self, name: str, read: Gauge) -> None:
+        """Show under this name what `read` returns whenever somebody looks."""
+        self._gauges[name] = read
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as plain data: `apps` by name, `node`, `gauges`."""
+        with self._lock:
+            owned = Counter(shard.app for shard in self._owned)
+            apps = {
+                name: {**app.counts, "shards_owned": owned[name], "lateness": app.lateness.snapshot()}
+                for name, app in sorted(self._apps.items())
+            }
+            node = {**self._node, "shards_owned": len(self._owned), "store_is_away": self._away}
+        return {"apps": apps, "node": node, "gauges": {name: _read(gauge) for name, gauge in self._gauges.items()}}
+
+    def lateness(self, app: str) -> Lateness | None:
+        """The lateness of this app's jobs, for those who show its buckets."""
+        known = self._apps.get(app)
+        return known.lateness if known is not None else None
+
+    def _app(self, name: str) -> _App:
+        app = self._apps.get(name)
+        if app is None:
+            app = self._apps[name] = _App()
+        return app
+
+    def _per_app(self, name: str) -> Callable[[Any], None]:
+        """Add the event's `count`, or 1, to its app."""
+
+        def count(event: Any) -> None:
+            self._app(event.app).counts[name] += getattr(event, "count", 1)
+
+        return count
+
+    def _per_node(self, name: str) -> Callable[[Any], None]:
+        """Add one for each of the event's shards, or 1."""
+
+        def count(event: Any) -> None:
+            self._node[name] += len(getattr(event, "shards", "1"))
+
+        return count
+
+    def _accepted(self, event: Accepted) -> None:
+        counts = self._app(event.app).counts
+        counts["accepted"] += event.count
+        counts["repeated"] += event.repeated
+
+    def _handed_over(self, event: HandedOver) -> None:
+        app = self._app(event.app)
+        app.counts["handed_over"] += len(event.lateness_ms)
+        app.lateness.add(event.lateness_ms)
+
+    def _settled(self, event: Settled) -> None:
+        self._app(event.app).counts.update(event.counts)
+
+    def _taken(self, event: ShardsTaken) -> None:
+        self._owned.update(event.shards)
+        for shard in event.shards:
+            self._app(shard.app)
+        self._node["shards_taken"] += len(event.shards)
+        self._node["shards_taken_unclean"] += event.unclean
+
+    def _released(self, event: ShardsReleased) -> None:
+        self._owned.difference_update(event.shards)
+        self._node["shards_released"] += len(event.shards)
+
+    def _lost(self, event: ShardsLost) -> None:
+        self._owned.difference_update(event.shards)
+        self._node["shards_lost"] += len(event.shards)
+        self._node["dropped"] += event.dropped
+
+    def _store_away(self, event: StoreAway) -> None:
+        del event
+        self._node["store_away"] += not self._away  # told again while it is away
+        self._away = True
+
+    def _store_back(self, event: StoreBack) -> None:
+        self._away = False
+        self._node["store_away_ms"] += event.away_ms
+
+    def _maintained(self, event: Maintained) -> None:
+        self._node["tables_made"] += len(event.made)
+        self._node["tables_dropped"] += len(event.dropped)
+        self._node["pruned"] += event.pruned
+
+    def _still_running(self, event: StillRunning) -> None:
+        self._app(event.app).counts["still_running"] += len(event.job_ids)
+
+
+def _read(gauge: Gauge) -> int | float | None:
+    try:
+        return gauge()
+    except Exception:  # noqa: BLE001 - who looks at numbers must see the others
+        return None

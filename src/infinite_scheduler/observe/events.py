@@ -1,0 +1,178 @@
+"""What the scheduler tells those who watch it: once a batch, never once a job."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.model import Shard
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something happened."""
+
+
+class Accepted(Event, frozen=True, kw_only=True):
+    """Jobs were accepted durably."""
+
+    app: str
+    count: int
+    repeated: int = 0
+    request_ids: Sequence[str] = ()
+
+
+class HandedOver(Event, frozen=True, kw_only=True):
+    """Jobs were given to their handler; lateness is by this node's clock, against the due moment."""
+
+    app: str
+    lateness_ms: Sequence[int]
+
+
+class Settled(Event, frozen=True, kw_only=True):
+    """Outcomes are durable: how many of which (done, failed, expired, retried)."""
+
+    app: str
+    counts: Mapping[str, int]
+
+
+class AttemptFailed(Event, frozen=True, kw_only=True):
+    """A handler failed or gave up; told once a job, since each is an error that somebody must be able to find."""
+
+    app: str
+    job_id: str
+    attempt: int
+    error: str
+    request_id: str | None
+    next_due_ms: int | None  # None: it ends as failed
+
+
+class ShardsTaken(Event, frozen=True, kw_only=True):
+    """This node owns more shards now; unclean ones were not released by their former owner."""
+
+    shards: Collection[Shard]
+    unclean: int = 0
+
+
+class ShardsReleased(Event, frozen=True, kw_only=True):
+    """This node gave shards up in good order."""
+
+    shards: Collection[Shard]
+
+
+class ShardsLost(Event, frozen=True, kw_only=True):
+    """Another node took these shards; what this node had in flight there is dropped."""
+
+    shards: Collection[Shard]
+    dropped: int = 0
+
+
+class Reloaded(Event, frozen=True, kw_only=True):
+    """In doubt about shards, so they were read again from the store."""
+
+    shards: Collection[Shard]
+    why: str
+
+
+class Swept(Event, frozen=True, kw_only=True):
+    """The safety net found pending jobs that nobody held: a bug, turned into lateness. Must never happen."""
+
+    app: str
+    count: int
+    job_ids: Sequence[str]
+
+
+class Early(Event, frozen=True, kw_only=True):
+    """A job would have been handed over before its moment and was put back. Must never happen."""
+
+    app: str
+    count: int
+
+
+class StoreAway(Event, frozen=True, kw_only=True):
+    """The store does not answer; outcomes are kept, nothing is lost."""
+
+    error: str
+    kept: int
+
+
+class StoreBack(Event, frozen=True, kw_only=True):
+    """The store answers again."""
+
+    away_ms: int
+
+
+class LeaseLapsed(Event, frozen=True, kw_only=True):
+    """This node could not renew its lease in time and stops handing over."""
+
+    silent_ms: int
+
+
+class LeaseRenewed(Event, frozen=True, kw_only=True):
+    """The lease is renewed; shards are checked before anything fires."""
+
+
+class DrainCalledOff(Event, frozen=True, kw_only=True):
+    """A shard could not be emptied in time, so it goes on firing where it is."""
+
+    shards: Collection[Shard]
+
+
+class SuspectsFound(Event, frozen=True, kw_only=True):
+    """A process ended with these jobs in flight; they are fired in small batches now, to find out which one ended it."""
+
+    app: str
+    count: int
+    batch: int
+
+
+class PoisonFailed(Event, frozen=True, kw_only=True):
+    """A job was alone when its process ended: it is failed."""
+
+    app: str
+    job_id: str
+
+
+class OrphanApp(Event, frozen=True, kw_only=True):
+    """No running node has a handler for this app, so its jobs wait."""
+
+    app: str
+
+
+class StillRunning(Event, frozen=True, kw_only=True):
+    """The node stops while these sync handlers still run; their shards are left to the lease."""
+
+    app: str
+    job_ids: Sequence[str]
+
+
+class Maintained(Event, frozen=True, kw_only=True):
+    """A round of maintenance made, dropped or pruned something."""
+
+    made: Sequence[str]
+    dropped: Sequence[str]
+    pruned: int
+
+
+class TaskFailed(Event, frozen=True, kw_only=True):
+    """A part of the engine met an error it did not expect and goes on."""
+
+    part: str
+    error: str
+
+
+Observer = Callable[[Event], None]
+"""Whoever listens; it must not raise and must return at once."""
+
+
+def nobody(event: Event) -> None:
+    """Listen to nothing."""
+    del event
+
+
+def several(observers: Sequence[Observer]) -> Observer:
+    """One observer that tells several."""
+
+    def tell(event: Event) -> None:
+        for observer in observers:
+            observer(event)
+
+    return tell

@@ -1,0 +1,300 @@
+"""Log lines: events turned into sentences, and how lines are written."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from infinite_scheduler.clock import Clock, SystemClock
+from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.model import moment
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.context import LogSettings, job_fields, remember_log_settings
+from infinite_scheduler.observe.events import Event
+
+_ROOT: Final = "infinite_scheduler"
+_SHOWN: Final = 20  # of a list: a line must stay readable
+_ORPHAN_SILENCE_MS: Final = 60_000
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+class Line(msgspec.Struct, frozen=True):
+    """How one kind of event is told: where, how loudly, in which words."""
+
+    part: str
+    level: int
+    sentence: str
+
+
+LINES: Final[Mapping[type[Event], Line]] = {
+    events.Accepted: Line("ingest", logging.DEBUG, "Jobs were accepted and are durable."),
+    events.HandedOver: Line("engine", logging.DEBUG, "Jobs were handed to their handler."),
+    events.Settled: Line("engine", logging.DEBUG, "The outcomes of jobs are durable."),
+    events.AttemptFailed: Line("handlers", logging.WARNING, "A handler failed on a job; it will be tried again."),
+    events.ShardsTaken: Line("cluster", logging.INFO, "This node took shards and hands over their jobs from now on."),
+    events.ShardsReleased: Line("cluster", logging.INFO, "This node gave shards up in good order."),
+    events.ShardsLost: Line(
+        "cluster",
+        logging.WARNING,
+        "Another node took shards from this one, which was silent for too long; jobs in flight there may run twice.",
+    ),
+    events.Reloaded: Line("engine", logging.WARNING, "In doubt about shards, so they were read again from the store."),
+    events.Swept: Line(
+        "engine",
+        logging.ERROR,
+        "The safety net found waiting jobs that nobody held; they are handed over now, late. "
+        "This is a bug of the scheduler: please report it.",
+    ),
+    events.Early: Line(
+        "engine",
+        logging.ERROR,
+        "Jobs would have been handed over before their moment and were put back. "
+        "This is a bug of the scheduler, or the clock stepped back: please report it.",
+    ),
+    events.StoreAway: Line(
+        "store",
+        logging.WARNING,
+        "The store does not answer. Nothing is lost: outcomes are kept, and jobs will be late.",
+    ),
+    events.StoreBack: Line("store", logging.INFO, "The store answers again."),
+    events.LeaseLapsed: Line(
+        "cluster",
+        logging.WARNING,
+        "This node could not renew its lease in time and hands nothing over until it can; others may take its shards.",
+    ),
+    events.LeaseRenewed: Line("cluster", logging.INFO, "The lease is renewed; shards are checked, then jobs go on."),
+    events.DrainCalledOff: Line(
+        "cluster",
+        logging.INFO,
+        "Shards that should move to another node have jobs in flight; they stay here, and the move is tried later.",
+    ),
+    events.SuspectsFound: Line(
+        "engine",
+        logging.WARNING,
+        "A process ended while these jobs were in flight; they go out in small batches to find the one that ended it.",
+    ),
+    events.PoisonFailed: Line(
+        "engine", logging.ERROR, "A job was alone in flight when its process ended, so it is given up as failed."
+    ),
+    events.OrphanApp: Line(
+        "cluster",
+        logging.WARNING,
+        "No running node has a handler for this app, so its jobs wait. Start a node that has one.",
+    ),
+    events.StillRunning: Line(
+        "engine",
+        logging.WARNING,
+        "The node stops while handlers still run that cannot be stopped; their jobs are handed over again elsewhere.",
+    ),
+    events.Maintained: Line("store", logging.INFO, "Maintenance made tables for days ahead or removed old jobs."),
+    events.TaskFailed: Line(
+        "engine", logging.ERROR, "A part of the scheduler met an error that it did not expect; it goes on."
+    ),
+}
+"""Every kind of event and its line."""
+
+_GIVEN_UP: Final = Line("handlers", logging.WARNING, "A handler failed on a job, and no attempt is left: it is failed.")
+
+
+class LogWriter:
+    """An observer that writes log lines.
+
+    They go to the loggers `infinite_scheduler.engine`, `.handlers`, `.cluster`, `.store` and `.ingest` of the standard
+    library, so that they appear wherever the surrounding program wants its log lines.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        parts = {line.part for line in LINES.values()}
+        self._plain = {part: logging.getLogger(f"{_ROOT}.{part}") for part in parts}
+        self._loggers = {part: _structured(logger) for part, logger in self._plain.items()}
+        self._store_away = False
+        self._orphans_told_ms: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Write the event's line, if its level is on and it is not told too often."""
+        line = LINES.get(type(event))
+        if line is None:
+            return
+        level = self._level(event, line.level)
+        if not self._plain[line.part].isEnabledFor(level):
+            return
+        if isinstance(event, events.AttemptFailed) and event.next_due_ms is None:
+            line = _GIVEN_UP
+        self._loggers[line.part].log(level, line.sentence, **_fields(event))
+
+    def _level(self, event: Event, level: int) -> int:
+        """What is told again and again is loud only the first time."""
+        if isinstance(event, events.StoreAway):
+            loud, self._store_away = not self._store_away, True
+        elif isinstance(event, events.StoreBack):
+            loud, self._store_away = True, False
+        elif isinstance(event, events.OrphanApp):
+            loud = self._is_orphan_news(event.app)
+        else:
+            loud = True
+        return level if loud else logging.DEBUG
+
+    def _is_orphan_news(self, app: str) -> bool:
+        now_ms = self._clock.steady_ms()
+        told_ms = self._orphans_told_ms.get(app)
+        if told_ms is not None and now_ms - told_ms < _ORPHAN_SILENCE_MS:
+            return False
+        self._orphans_told_ms[app] = now_ms
+        return True
+
+
+def _structured(logger: logging.Logger) -> Any:
+    """A structlog logger that hands sentence and fields to the standard library, whatever is configured globally."""
+    return structlog.wrap_logger(
+        logger,
+        processors=[structlog.stdlib.render_to_log_kwargs],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """The event's own fields, made short enough to read."""
+    fields: dict[str, Any] = {}
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        show = _SHOW.get(name)
+        if show is not None:
+            fields.update(show(value))
+        elif value is not None:
+            fields[name] = value
+    return fields
+
+
+def _shown(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """The first of many, and how many there are."""
+    if not values:
+        return {}
+    shown = {name: [str(value) for value in values[:_SHOWN]]}
+    return shown if len(values) <= _SHOWN else {**shown, f"{name}_in_all": len(values)}
+
+
+def _iso(ms: int) -> str:
+    try:
+        return moment(ms).isoformat(timespec="milliseconds")
+    except OverflowError:  # after the year 9999, of which datetime knows nothing
+        return f"{ms} ms"
+
+
+_SHOW: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
+    "shards": lambda shards: _shown("shards", sorted(shards)),
+    "job_ids": lambda ids: _shown("job_ids", ids),
+    "request_ids": lambda ids: _shown("request_ids", ids),
+    "made": lambda names: _shown("made", names),
+    "dropped": lambda what: {"dropped": what} if isinstance(what, int) else _shown("dropped", what),
+    "counts": dict,
+    "lateness_ms": lambda late: {"count": len(late), "latest_ms": max(late, default=0)},
+    "next_due_ms": lambda ms: {} if ms is None else {"next_attempt": _iso(ms)},
+}
+
+
+def configure_logging(level: str = "info", format: str = "console", modules: Mapping[str, str] | None = None) -> None:  # noqa: A002
+    """Write the log lines of this process to stderr: for people (`console`) or one JSON object a line (`json`).
+
+    `modules` sets levels of single loggers, such as `{"infinite_scheduler.store": "debug"}`. Lines that handlers write
+    with `logging` or structlog carry the job's id, app, attempt and request id. Calling it again replaces what it set
+    before.
+    """
+    if format not in {"console", "json"}:
+        raise ConfigError(f"log format {format!r} is unknown: use 'console' or 'json'")
+    levels = {name: _level_number(name, text) for name, text in (modules or {}).items()}
+    root = logging.getLogger()
+    root.setLevel(_level_number("level", level))
+    _forget_levels()
+    for name, number in levels.items():
+        logging.getLogger(name).setLevel(number)
+    _levels_set.extend(levels)
+    for old in [handler for handler in root.handlers if isinstance(handler, _Stderr)]:
+        root.removeHandler(old)
+    handler = _Stderr()
+    handler.setFormatter(_formatter(format))
+    root.addHandler(handler)
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *_COMMON, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # loggers made before a second call must follow it
+    )
+    remember_log_settings(LogSettings(level=level, format=format, modules=dict(modules or {})))
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Whatever stderr is at the moment of writing; and a type by which the handler is found again."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
+_levels_set: Final[list[str]] = []
+
+
+def _forget_levels() -> None:
+    for name in _levels_set:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _levels_set.clear()
+
+
+def _level_number(name: str, text: str) -> int:
+    number = _LEVELS.get(text.lower())
+    if number is None:
+        raise ConfigError(f"log level {text!r} of {name!r} is unknown: use {', '.join(_LEVELS)}")
+    return number
+
+
+def add_job(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A structlog processor that adds the running job's fields, for programs that configure structlog themselves.
+
+    Lines of the scheduler itself name what they are about; that they are written while a handler runs is chance.
+    """
+    del method
+    if str(getattr(logger, "name", None)).startswith(f"{_ROOT}."):
+        return line
+    return {**line, **{name: value for name, value in job_fields().items() if name not in line}}
+
+
+_COMMON: Final[list[structlog.typing.Processor]] = [
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.contextvars.merge_contextvars,
+    add_job,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.StackInfoRenderer(),
+]
+
+
+def _formatter(format: str) -> logging.Formatter:  # noqa: A002
+    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if format == "json":
+        render: list[structlog.typing.Processor] = [
+            structlog.processors.format_exc_info,
+            structlog.processors.EventRenamer("message"),
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        # Plain tracebacks: the long ones show the values of variables, which may be secrets.
+        colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        render = [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_COMMON, structlog.stdlib.ExtraAdder()], processors=[strip, *render]
+    )

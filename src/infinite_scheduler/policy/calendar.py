@@ -1,0 +1,194 @@
+"""Moments and delays as people and programs write them, read into exact milliseconds."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from infinite_scheduler.errors import InvalidTime
+from infinite_scheduler.model import MAX_DUE_MS
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENTS: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone), '+90s', 'in 1h30m', 'now' or epoch milliseconds"
+_DELAYS: Final = "'90s', '5m', '1h30m', '200ms', '2d', '1w' or a number of seconds"
+
+# Nothing that can be read is longer. The limit keeps Python from refusing thousands of digits, and messages short.
+_LONGEST: Final = 64
+
+_ISO: Final = re.compile(
+    r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[Tt ](?P<minute>[0-9]{2}:[0-9]{2})(?P<second>:[0-9]{2}(?:[.,](?P<fraction>[0-9]{1,9}))?)?"
+    r"(?P<zone> ?[Zz]| ?[+-][0-9]{2}(?::?[0-5][0-9])?)?)?"
+)
+_DIGITS: Final = re.compile(r"[0-9]+")
+_DELAY_FROM_NOW: Final = re.compile(r"(?:\+|in\s)(?P<delay>.*)", re.IGNORECASE | re.DOTALL)
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]{1,9})?")
+_PART: Final = re.compile(r"\s*([0-9]+)(?:\.([0-9]{1,9}))?\s*(w|d|h|ms|m|s)")
+_UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
+    """Read a moment in any accepted form into epoch milliseconds, or raise InvalidTime.
+
+    Accepted are ISO 8601 (`2025-11-03T22:00:00`, with a blank instead of the T, with a fraction, with `Z` or an offset;
+    a date alone is its midnight), `now`, a delay from now (`+90s`, `in 1h30m`), epoch milliseconds as a number or as
+    digits, `datetime` and `date`, and `{"date": {"year": ...}, "time": {"hour": ...}}`, which Java programs send.
+
+    A time without a zone is one in `zone`. If the clocks skip it, it moves forward by as much as they skip: 02:30
+    becomes 03:30. If it comes twice, it is the first of the two, unless a `datetime` asks for the second by `fold=1`.
+
+    A fraction of a millisecond is rounded up, so that nothing is early.
+    """
+    match value:
+        case str():
+            moment = _from_text(value.strip(), now_ms, zone)
+        case int() if not isinstance(value, bool):
+            moment = value
+        case datetime():
+            moment = _from_datetime(value, zone)
+        case date():
+            moment = _from_datetime(datetime(value.year, value.month, value.day), zone)  # noqa: DTZ001
+        case Mapping():
+            moment = _from_fields(value, zone)
+        case _:
+            raise _no_moment(value)
+    if not 0 <= moment <= MAX_DUE_MS:
+        raise InvalidTime(f"the moment {_shown(value)} is out of range; expected one of the years 1970 to 10888")
+    return moment
+
+
+def parse_duration(value: object) -> int:
+    """Read a delay into milliseconds, or raise InvalidTime.
+
+    Accepted are `90s`, `5m`, `1h30m`, `200ms`, `2d`, `1w` and a plain number, which counts seconds. A fraction of a
+    millisecond is rounded up.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_DUE_MS:
+        text = str(value)
+    else:
+        raise _no_delay(value)
+    if len(text) > _LONGEST:
+        raise _no_delay(value)
+    if text.startswith("-"):
+        raise InvalidTime(f"a delay cannot be negative: {_shown(value)}; expected {_DELAYS}")
+    delay = _from_units(f"{text}s" if _SECONDS.fullmatch(text) else text)
+    if delay is None:
+        raise _no_delay(value)
+    if delay > MAX_DUE_MS:
+        raise InvalidTime(f"the delay {_shown(value)} is too long; expected less than 8,900 years")
+    return delay
+
+
+def _from_text(text: str, now_ms: int, zone: ZoneInfo) -> int:
+    if len(text) > _LONGEST:
+        raise _no_moment(text)
+    if text.lower() == "now":
+        return now_ms
+    if _DIGITS.fullmatch(text):
+        return int(text)
+    if later := _DELAY_FROM_NOW.fullmatch(text):
+        return now_ms + parse_duration(later["delay"])
+    if text.startswith("-"):
+        raise InvalidTime(f"a delay cannot be negative: {_shown(text)}; expected {_MOMENTS}")
+    iso = _ISO.fullmatch(text)
+    if iso is None:
+        raise _no_moment(text)
+    return _from_iso(iso, zone)
+
+
+def _from_iso(iso: re.Match[str], zone: ZoneInfo) -> int:
+    day, minute, second = iso["date"], iso["minute"] or "00:00", (iso["second"] or ":00")[:3]
+    nanos = int((iso["fraction"] or "").ljust(9, "0"))
+    try:
+        local = datetime.fromisoformat(f"{day}T{minute}{second}")
+        if iso["zone"]:
+            local = local.replace(tzinfo=_offset(iso["zone"].strip()))
+    except ValueError as error:
+        raise InvalidTime(f"there is no moment {iso[0]!r}: {error}; expected {_MOMENTS}") from None
+    return _from_datetime(local, zone) + _ceil(nanos, 1_000_000)
+
+
+def _offset(text: str) -> timezone:
+    """The zone that `Z`, `+02`, `+0200` or `+02:00` names."""
+    if text in {"Z", "z"}:
+        return UTC
+    offset = timedelta(hours=int(text[1:3]), minutes=int(text[3:].lstrip(":") or 0))
+    return timezone(-offset if text[0] == "-" else offset)
+
+
+def _from_datetime(value: datetime, zone: ZoneInfo) -> int:
+    if value.utcoffset() is not None:
+        return _since_epoch(value)
+    local = value.replace(tzinfo=zone)
+    # fold=0 is the first of two, and moves a skipped time forward. fold=1 is the second, but moves a skipped one back.
+    return max(_since_epoch(local.replace(fold=0)), _since_epoch(local))
+
+
+def _since_epoch(aware: datetime) -> int:
+    passed = aware - _EPOCH
+    return passed.days * 86_400_000 + passed.seconds * 1_000 + _ceil(passed.microseconds, 1_000)
+
+
+def _from_fields(value: Mapping[Any, Any], zone: ZoneInfo) -> int:
+    """Read a Java LocalDateTime that was written out field by field."""
+    year, month, day = (_field(value, "date", name) for name in ("year", "month", "day"))
+    hour, minute = (_field(value, "time", name) for name in ("hour", "minute"))
+    second, nano = (_field(value, "time", name, default=0) for name in ("second", "nano"))
+    try:
+        local = datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
+    except (ValueError, OverflowError) as error:
+        raise InvalidTime(f"there is no moment {_shown(value)}: {error}") from None
+    if not 0 <= nano < 1_000_000_000:
+        raise InvalidTime(f"time.nano is {_shown(nano)}; expected 0 to 999999999")
+    return _from_datetime(local, zone) + _ceil(nano, 1_000_000)
+
+
+def _field(value: Mapping[Any, Any], part: str, name: str, default: int | None = None) -> int:
+    fields = value.get(part)
+    found = fields.get(name, default) if isinstance(fields, Mapping) else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise InvalidTime(f"{part}.{name} of the moment is {_shown(found)}; expected a whole number")
+    return found
+
+
+def _from_units(text: str) -> int | None:
+    """Add up parts like `1h30m`, larger units first; None if it is anything else."""
+    nanos = 0
+    place = 0
+    larger = list(_UNITS_MS)
+    while part := _PART.match(text, place):
+        whole, fraction, unit = part.groups(default="")
+        if unit not in larger:
+            return None
+        larger = larger[larger.index(unit) + 1 :]
+        nanos += int(whole + fraction.ljust(9, "0")) * _UNITS_MS[unit]
+        place = part.end()
+    return _ceil(nanos, 1_000_000_000) if text and place == len(text) else None
+
+
+def _ceil(value: int, divisor: int) -> int:
+    return -(-value // divisor)
+
+
+def _no_moment(value: object) -> InvalidTime:
+    return InvalidTime(f"{_shown(value)} is no moment; expected {_MOMENTS}")
+
+
+def _no_delay(value: object) -> InvalidTime:
+    return InvalidTime(f"{_shown(value)} is no delay; expected {_DELAYS}")
+
+
+def _shown(value: object) -> str:
+    """What was given, short enough for a message."""
+    match value:
+        case str():
+            return repr(value) if len(value) <= _LONGEST else f"{value[:_LONGEST]!r}..."
+        case int() if abs(value) >> 64:
+            return f"a number of {value.bit_length()} bits"
+        case None | bool() | int() | float() | date():
+            return str(value)
+        case _:
+            return f"a value of type {type(value).__name__}"

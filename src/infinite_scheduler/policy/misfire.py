@@ -1,0 +1,52 @@
+"""What happens to a job that comes too late."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class FireNow:
+    """However late, the job is handed over once."""
+
+    def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:  # noqa: ARG002
+        """None: every job fires."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A job that is later than the misfire threshold expires."""
+
+    def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:
+        """None to fire, or why the job expires."""
+        late_ms = _late_ms(due_ms, accepted_ms, now_ms)
+        if late_ms <= threshold_ms:
+            return None
+        return f"{late_ms} ms late, more than the misfire threshold of {threshold_ms} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireAfter:
+    """A job that is later than a duration of its own expires; the misfire threshold does not matter."""
+
+    ms: int
+
+    def __post_init__(self) -> None:
+        if self.ms < 0:
+            raise ValueError(f"expire_after is {self.ms} ms; expected 0 or more")
+
+    def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:  # noqa: ARG002
+        """None to fire, or why the job expires."""
+        late_ms = _late_ms(due_ms, accepted_ms, now_ms)
+        if late_ms <= self.ms:
+            return None
+        return f"{late_ms} ms late, more than expire_after of {self.ms} ms"
+
+
+Misfire: TypeAlias = FireNow | Skip | ExpireAfter
+"""What an app may choose for jobs that come too late."""
+
+
+def _late_ms(due_ms: int, accepted_ms: int, now_ms: int) -> int:
+    """Lateness counts from acceptance for a job that was asked for after its moment."""
+    return now_ms - max(due_ms, accepted_ms)

@@ -1,0 +1,81 @@
+"""A sorted set of milliseconds, for what must find its earliest and its latest moment at once."""
+
+from bisect import bisect_left, insort
+
+# A group holds 1,024 values at most, so that keeping it sorted moves no more than 8 KiB. Three levels of groups span
+# 1 s, 17 min and 12 days; above them one list, which is short for all moments that anybody means.
+_GROUP_BITS = 10
+_LEVELS = 3
+
+
+class Moments:
+    """Distinct moments in order: the first is known, the last is found without searching, empty stretches cost nothing.
+
+    Values that share their upper bits are one sorted list, and those upper bits are a value of the level above. Any
+    integer is a moment.
+    """
+
+    __slots__ = ("_levels", "_seconds", "_top", "first")
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self._levels: list[dict[int, list[int]]] = [{} for _ in range(_LEVELS)]
+        self._seconds = self._levels[0]
+        self._top: list[int] = []
+
+    @property
+    def last(self) -> int | None:
+        """The latest moment."""
+        return self._find(-1)
+
+    def add(self, ms: int) -> None:
+        """Take in a moment that is not held yet."""
+        if self.first is None or ms < self.first:
+            self.first = ms
+        value = ms
+        for level in self._levels:
+            group = value >> _GROUP_BITS
+            members = level.get(group)
+            if members is not None:
+                insort(members, value)
+                return
+            level[group] = [value]
+            value = group
+        insort(self._top, value)
+
+    def remove(self, ms: int) -> None:
+        """Forget a moment that is held."""
+        value = ms
+        for level in self._levels:
+            group = value >> _GROUP_BITS
+            members = level[group]
+            if len(members) > 1:
+                del members[bisect_left(members, value)]
+                break
+            del level[group]
+            value = group
+        else:
+            del self._top[bisect_left(self._top, value)]
+        if ms == self.first:
+            self.first = self._find(0)
+
+    def pop_first(self) -> int | None:
+        """Forget the earliest moment and return the one that is the earliest then."""
+        if self.first is None:
+            return None
+        members = self._seconds[self.first >> _GROUP_BITS]
+        if len(members) > 1:
+            del members[0]
+            self.first = members[0]
+        else:
+            self.remove(self.first)
+        return self.first
+
+    def _find(self, end: int) -> int | None:
+        """The moment at one end: 0 for the first, -1 for the last."""
+        if not self._top:
+            return None
+        value = self._top[end]
+        for level in reversed(self._levels):
+            value = level[value][end]
+        return value

@@ -1,0 +1,187 @@
+"""The queue of what is due: high before normal before low, and nobody waits for ever."""
+
+from collections import deque
+from typing import Any, Final, Generic, TypeVar
+
+from infinite_scheduler.model import Priority
+from infinite_scheduler.policy.moments import Moments
+
+T = TypeVar("T")
+
+TURNS: Final = 8
+"""Takes from higher priorities after which a lower one that waits has its turn."""
+
+# Consumed places at the start of a bucket are cut off once they are this many and half of it.
+_CUT = 1024
+
+
+class PriorityQueue(Generic[T]):
+    """Ready items by priority, then by due time, then in the order in which they came.
+
+    While an item of a lower priority waits, at most `TURNS` in a row are taken from higher ones.
+    """
+
+    __slots__ = ("_lanes", "_low_passed", "_normal_passed")
+
+    def __init__(self) -> None:
+        self._lanes: tuple[_Lane[T], _Lane[T], _Lane[T]] = (_Lane(), _Lane(), _Lane())
+        # Takes from higher priorities while this one waited, since it was served last.
+        self._normal_passed = 0
+        self._low_passed = 0
+
+    def __len__(self) -> int:
+        high, normal, low = self._lanes
+        return high.size + normal.size + low.size
+
+    def push(self, priority: Priority, due_ms: int, item: T) -> None:
+        """Let `item` wait for its turn."""
+        self._lanes[priority].push(due_ms, item)
+
+    def pop(self) -> T:
+        """Take the item whose turn it is; IndexError if there is none."""
+        high, normal, low = self._lanes
+        # Low before normal: if the turn of both has come, a take from normal would pass low over once too often.
+        if low.size and self._low_passed >= TURNS:
+            chosen = low
+        elif high.size and not (normal.size and self._normal_passed >= TURNS):
+            chosen = high
+        elif normal.size:
+            chosen = normal
+        elif low.size:
+            chosen = low
+        else:
+            raise IndexError("pop from an empty queue")
+        if chosen is low:
+            self._low_passed = 0
+        else:
+            if low.size:
+                self._low_passed += 1
+            if chosen is normal:
+                self._normal_passed = 0
+            elif normal.size:
+                self._normal_passed += 1
+        return chosen.pop()
+
+    def peek_due_ms(self, priority: Priority | None = None) -> int | None:
+        """The earliest due moment that waits, in one priority or in all."""
+        if priority is not None:
+            return self._lanes[priority].first
+        return min((first for lane in self._lanes if (first := lane.first) is not None), default=None)
+
+    def drop_last(self) -> T:
+        """Take the item of the lowest priority with the latest due, to make room; IndexError if there is none."""
+        high, normal, low = self._lanes
+        if low.size:
+            self._low_passed = self._low_passed if low.size > 1 else 0
+            return low.drop_last()
+        if normal.size:
+            self._normal_passed = self._normal_passed if normal.size > 1 else 0
+            return normal.drop_last()
+        if high.size:
+            return high.drop_last()
+        raise IndexError("drop from an empty queue")
+
+
+class _Lane(Generic[T]):
+    """The items of one priority: a run of those that came in due order, and aside those that came late.
+
+    Most come in order, and a run costs next to nothing. An item goes aside if it belongs before the end of the run, or
+    before or beside one that is aside already: so of two with the same due, the one in the run is the older.
+    """
+
+    __slots__ = ("_aside", "_run", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._run: deque[tuple[int, T]] = deque()
+        self._aside: _Aside[T] = _Aside()
+
+    @property
+    def first(self) -> int | None:
+        """The earliest due moment."""
+        aside = self._aside.moments.first
+        if not self._run:
+            return aside
+        run = self._run[0][0]
+        return run if aside is None or run <= aside else aside
+
+    def push(self, due_ms: int, item: T) -> None:
+        """Let an item wait."""
+        self.size += 1
+        run = self._run
+        if run and due_ms < run[-1][0]:
+            self._aside.push(due_ms, item)
+            return
+        last = self._aside.moments.last if self._aside.moments.first is not None else None
+        if last is None or due_ms > last:
+            run.append((due_ms, item))
+        else:
+            self._aside.push(due_ms, item)
+
+    def pop(self) -> T:
+        """Take the item with the earliest due."""
+        self.size -= 1
+        run = self._run
+        aside = self._aside.moments.first
+        if aside is not None and (not run or aside < run[0][0]):
+            return self._aside.pop(aside)
+        return run.popleft()[1]
+
+    def drop_last(self) -> T:
+        """Take the item with the latest due."""
+        self.size -= 1
+        run = self._run
+        aside = self._aside.moments.last
+        if aside is not None and (not run or aside >= run[-1][0]):
+            return self._aside.drop_last(aside)
+        return run.pop()[1]
+
+
+class _Aside(Generic[T]):
+    """Items in any order of arrival, in one list a due millisecond."""
+
+    __slots__ = ("_buckets", "_consumed", "moments")
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self._buckets: dict[int, list[Any]] = {}  # of T; a consumed place holds None
+        self._consumed: dict[int, int] = {}  # how many places at the start of a bucket are consumed
+
+    def push(self, due_ms: int, item: T) -> None:
+        """Put an item behind those of the same moment."""
+        bucket = self._buckets.get(due_ms)
+        if bucket is None:
+            self._buckets[due_ms] = [item]
+            self.moments.add(due_ms)
+        else:
+            bucket.append(item)
+
+    def pop(self, moment: int) -> T:
+        """Take the first item of a moment."""
+        bucket = self._buckets[moment]
+        consumed = self._consumed.get(moment, 0)
+        item: T = bucket[consumed]
+        bucket[consumed] = None
+        consumed += 1
+        if consumed == len(bucket):
+            self._forget(moment)
+        elif consumed >= _CUT and consumed * 2 >= len(bucket):
+            del bucket[:consumed]
+            del self._consumed[moment]
+        else:
+            self._consumed[moment] = consumed
+        return item
+
+    def drop_last(self, moment: int) -> T:
+        """Take the last item of a moment."""
+        bucket = self._buckets[moment]
+        item: T = bucket.pop()
+        if len(bucket) == self._consumed.get(moment, 0):
+            self._forget(moment)
+        return item
+
+    def _forget(self, moment: int) -> None:
+        """Drop a moment that has no item left."""
+        del self._buckets[moment]
+        self._consumed.pop(moment, None)
+        self.moments.remove(moment)

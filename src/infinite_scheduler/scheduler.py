@@ -1,0 +1,264 @@
+"""Wires one node: settings, store, handlers, engine. The only module that knows every part."""
+
+import asyncio
+import builtins
+import importlib
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+
+from infinite_scheduler.client import Client
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.config import AppSettings, RetrySettings, Settings
+from infinite_scheduler.config import ExpireAfter as ExpireAfterSettings
+from infinite_scheduler.engine.dispatch import AppPlan
+from infinite_scheduler.engine.lane import LaneSettings
+from infinite_scheduler.engine.pipeline import Engine, EngineSettings
+from infinite_scheduler.errors import ConfigError, HandlerError
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.handlers.loading import load_function
+from infinite_scheduler.handlers.python import PythonHandler
+from infinite_scheduler.model import check_app_name
+from infinite_scheduler.observe.counters import Counters
+from infinite_scheduler.observe.events import Observer, several
+from infinite_scheduler.observe.logs import LogWriter
+from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
+from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.store.base import NodeInfo, Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """An app that this node has a handler for."""
+
+    plan: AppPlan
+    shards: int | None
+
+
+class Scheduler(Client):
+    """Runs a node, and can be asked like a client.
+
+    Register handlers with `@scheduler.app("name")`, then `await scheduler.run()`, or use it as `async with`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        super().__init__(url, settings=settings, clock=clock, store=store)
+        self.counters = Counters()
+        self._tell = several([self.counters, LogWriter(), *observers])
+        self._apps: dict[str, Registration] = {}
+        self._engine: Engine | None = None
+        for name, app in self.settings.apps.items():
+            self._register_configured(name, app)
+
+    # Handlers
+
+    def app(
+        self,
+        name: str,
+        *,
+        batch: int | None = None,
+        pool: Literal["thread", "process"] | None = None,
+        retry: RetryPolicy | None = None,
+        misfire: Misfire | None = None,
+        misfire_threshold: timedelta = timedelta(seconds=60),
+        concurrency: int = 20,
+        timeout: timedelta | None = timedelta(seconds=30),
+        shards: int | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that takes the jobs of this app: `def`, `async def`, or one for lists with `batch=N`."""
+
+        def register(function: F) -> F:
+            handler = PythonHandler(
+                function, batch=batch, pool=pool, concurrency=concurrency, timeout_ms=_ms(timeout) if timeout else None
+            )
+            self.add_app(
+                name,
+                handler,
+                retry=retry,
+                misfire=misfire,
+                misfire_threshold=misfire_threshold,
+                concurrency=concurrency,
+                shards=shards,
+            )
+            return function
+
+        return register
+
+    def add_app(
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        retry: RetryPolicy | None = None,
+        misfire: Misfire | None = None,
+        misfire_threshold: timedelta = timedelta(seconds=60),
+        concurrency: int = 20,
+        shards: int | None = None,
+    ) -> None:
+        """Register any handler for an app; an app has one."""
+        check_app_name(name)
+        if name in self._apps:
+            raise HandlerError(f"app {name!r} has a handler already; an app has exactly one")
+        if self._engine is not None:
+            raise HandlerError(f"the node runs already: register app {name!r} before it starts")
+        plan = AppPlan(
+            name=name,
+            handler=handler,
+            retry=retry or RetryPolicy(),
+            misfire=misfire or FireNow(),
+            misfire_threshold_ms=_ms(misfire_threshold),
+            concurrency=concurrency,
+        )
+        self._apps[name] = Registration(plan=plan, shards=shards)
+
+    def _register_configured(self, name: str, app: AppSettings) -> None:
+        source = self.settings.source
+        search = [*([source.parent] if source else []), Path.cwd()]
+        handler = PythonHandler(
+            load_function(app.function, search),
+            batch=app.batch,
+            pool=app.pool,
+            concurrency=app.concurrency,
+            timeout_ms=_ms(app.timeout),
+        )
+        self.add_app(
+            name,
+            handler,
+            retry=_retry_policy(name, app.retry),
+            misfire=_misfire(app.misfire),
+            misfire_threshold=app.misfire_threshold,
+            concurrency=app.concurrency,
+            shards=app.shards,
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Open the store, register the apps and begin to hand over."""
+        await self.open()
+        try:
+            for name, registration in self._apps.items():
+                await self._store.register(name, registration.shards)
+            self._engine = Engine(
+                self._store,
+                self._node(),
+                [registration.plan for registration in self._apps.values()],
+                self._clock,
+                engine_settings(self.settings),
+                self._tell,
+            )
+            self.counters.gauge("oldest_overdue_ms", self._engine.oldest_overdue_ms)
+            self.counters.gauge("shards_owned", lambda: self._engine.shards_owned if self._engine else 0)
+            self.counters.gauge("bytes_held", lambda: self._engine.bytes_held if self._engine else 0)
+            await self._engine.start()
+        except BaseException:
+            self._engine = None
+            await self.close()
+            raise
+
+    async def stop(self) -> bool:
+        """Hand nothing more over, let what is in flight finish, settle and release. False: some of it had to be left."""
+        engine, self._engine = self._engine, None
+        clean = await engine.stop() if engine else True
+        await self.close()
+        return clean
+
+    async def run(self) -> bool:
+        """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be left."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await self.start()
+            await stop.wait()
+            return await self.stop()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def _node(self) -> NodeInfo:
+        nonce = secrets.token_hex(8)
+        return NodeInfo(
+            nonce=nonce,
+            node_id=self.settings.node.id or f"{socket.gethostname()}-{os.getpid()}",
+            apps=frozenset(self._apps),
+            started_ms=self._clock.wall_ms(),
+        )
+
+
+def engine_settings(settings: Settings) -> EngineSettings:
+    """The engine's paces and bounds, from the settings."""
+    return EngineSettings(
+        lookahead_ms=_ms(settings.window.lookahead),
+        fetch_interval_ms=_ms(settings.window.fetch_interval),
+        page=settings.window.page,
+        budget_bytes=settings.window.budget,
+        lease_ms=_ms(settings.node.lease),
+        heartbeat_ms=_ms(settings.node.heartbeat),
+        stop_timeout_ms=_ms(settings.node.stop_timeout),
+        lane=LaneSettings(request_poll_ms=_ms(settings.node.request_poll)),
+    )
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _retry_policy(app: str, retry: RetrySettings) -> RetryPolicy:
+    return RetryPolicy(
+        delays_ms=None if retry.delays is None else tuple(_ms(delay) for delay in retry.delays),
+        initial_ms=_ms(retry.initial),
+        factor=retry.factor,
+        maximum_ms=_ms(retry.maximum),
+        jitter=retry.jitter,
+        counted_from=retry.count_from,
+        max_attempts=retry.max_attempts,
+        floor_ms=_ms(retry.floor),
+        retry_on=tuple(_exception(app, "retry_on", name) for name in retry.retry_on) or (Exception,),
+        give_up_on=tuple(_exception(app, "give_up_on", name) for name in retry.give_up_on),
+    )
+
+
+def _exception(app: str, field: str, name: str) -> type[BaseException]:
+    """The exception class of this name: a builtin one, or "module:Class"."""
+    module, _, attribute = name.rpartition(":")
+    try:
+        found = getattr(importlib.import_module(module) if module else builtins, attribute)
+    except (ImportError, AttributeError):
+        found = None
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise ConfigError(
+            f"apps.{app}.retry.{field}: {name!r} is no exception that can be found; "
+            'expected a builtin one such as "ValueError", or "module:Class"'
+        )
+    return found
+
+
+def _misfire(misfire: str | ExpireAfterSettings) -> Misfire:
+    if isinstance(misfire, ExpireAfterSettings):
+        return ExpireAfter(_ms(misfire.expire_after))
+    return Skip() if misfire == "skip" else FireNow()

@@ -1,0 +1,350 @@
+"""The port of a store: where jobs wait, durably, until an owner hands them over.
+
+`Store` is what doors and people ask; any process may. `Ownership` is what one node does to the shards it owns, fenced by
+(nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store is told by the settings."""
+
+    shards: int = 16
+    retention_ms: int = 7 * DAY_MS
+    idempotency_ms: int = DAY_MS
+
+
+class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An app as the store knows it."""
+
+    name: str
+    shards: int
+    paused: bool
+    created_ms: int
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as the others see it; `beat` changes with every sign of life."""
+
+    nonce: str
+    node_id: str
+    apps: frozenset[str]
+    started_ms: int
+    draining: bool = False
+    beat: int = 0
+    beat_ms: int = 0
+
+
+class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard row: who owns it, up to where the owner decides, and before which moment all is settled."""
+
+    shard: Shard
+    owner: Owner
+    line_ms: int
+    low_ms: int
+
+    @property
+    def released(self) -> bool:
+        """Nobody owns it."""
+        return not self.owner.nonce
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node learns by a heartbeat: the cluster at one moment."""
+
+    nodes: tuple[NodeInfo, ...]
+    shards: tuple[ShardInfo, ...]
+    apps: tuple[AppInfo, ...]
+    dead: frozenset[str] = frozenset()  # nonces of processes that are proven to have ended
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to own a shard, with what was seen when it was decided."""
+
+    shard: Shard
+    seen: Owner
+    beat: int | None  # the last heartbeat seen of that owner; None: released, proven dead, or without a node row
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard that this node owns, as the store has it."""
+
+    shard: Shard
+    owner: Owner
+    line_ms: int
+    low_ms: int
+    unclean: bool  # its former owner did not release it: what was in flight is unknown
+    suspects: Mapping[
+        bytes, int
+    ] = {}  # jobs that were in a marked batch when their process ended: key → size of the batch
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Move the line of a shard to `line_ms` and its low to `low_ms`."""
+
+    shard: Shard
+    owner: Owner
+    line_ms: int
+    low_ms: int
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pending jobs to read: positions in [start, end) of these shards of one app."""
+
+    app: str
+    shards: frozenset[int]
+    start: bytes
+    end: bytes
+    priority: Priority | None = None
+    limit: int = 1000
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs in the order of their positions; all before `next` were read, or all of the range when it is None."""
+
+    jobs: Sequence[Job]
+    next: bytes | None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to the owner of a shard; without a change it is a wake: look at these jobs."""
+
+    id: bytes
+    shard: Shard
+    change: Change | None
+    keys: tuple[bytes, ...]
+    due_ms: int | None = None
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request for a change was decided."""
+
+    request: Request
+    claimed: bool  # False: the caller had taken it back, nothing was decided
+    granted: bool
+    job: Job | None = None  # the job as it stands now, when it is pending
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """What answering requests led to."""
+
+    lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
+    woken: Sequence[Job]  # pending, due before the line
+    rulings: Sequence[Ruling]
+    low_ms: Mapping[Shard, int]  # where low stands now
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How one delivery ended; pending means: again at `due_ms`, as the next attempt."""
+
+    job: Job
+    status: Status
+    started_ms: int
+    finished_ms: int
+    due_ms: int = 0
+    error: str | None = None
+    marked: bool = False  # it was fired in a marked batch
+
+    @property
+    def shard(self) -> Shard:
+        return Shard(self.job.app, self.job.shard)
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A delivery that has been running for a while, to be shown to people."""
+
+    job: Job
+    started_ms: int
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of settlements."""
+
+    lost: frozenset[Shard]  # not owned any more: nothing was recorded there
+    missed: frozenset[Shard]  # a row was not as this node remembered it: reload the shard
+    low_ms: Mapping[Shard, int]  # where low was moved back to
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish to change a job; not granted means too late."""
+
+    granted: bool
+    record: JobRecord
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list, in the order of their ids; the range is of the moment in the id."""
+
+    app: str | None = None
+    status: Status | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    tag: str | None = None
+    newest_first: bool = False
+    limit: int = 100
+    cursor: str | None = None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a listing; `cursor` asks for the next."""
+
+    records: Sequence[JobRecord]
+    cursor: str | None
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about the cluster that people ask for."""
+
+    view: View
+    counts: Mapping[
+        str, Mapping[str, int]
+    ]  # app → accepted, done, failed, expired, cancelled, retried: since retention
+
+
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of maintenance did."""
+
+    tables_made: tuple[str, ...] = ()
+    tables_dropped: tuple[str, ...] = ()
+    rows_pruned: int = 0
+
+
+Poke = Callable[[Collection[Shard]], None]
+"""Tells a node of this process that requests wait for these shards, so that it need not wait for its next poll."""
+
+
+class Store(ABC):
+    """What doors and people ask of the durable home of jobs."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date under a lock.
+
+        Raises StoreBroken or StoreMismatch with what to change when it cannot be used.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what is under way and disconnect; a second call does nothing."""
+
+    @abstractmethod
+    async def register(self, app: str, shards: int | None = None) -> AppInfo:
+        """Make the app known to the store, with its shards and tables, or find it as it is.
+
+        Raises StoreMismatch when it exists with another number of shards than asked for.
+        """
+
+    @abstractmethod
+    async def pause(self, app: str, *, paused: bool) -> None:
+        """Stop or resume handing over the jobs of an app, on every node; they are accepted all the same."""
+
+    @abstractmethod
+    async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        """Accept jobs, all or none, in order. Durable on return.
+
+        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost answer
+        is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
+        """
+
+    @abstractmethod
+    async def change(
+        self,
+        change: Change,
+        key: bytes,
+        *,
+        due_ms: int | None = None,
+        app: str | None = None,
+        patience_ms: int = 15_000,
+    ) -> Verdict:
+        """Cancel, reschedule, run now or retry one job. Durable on return.
+
+        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where the owner decides; raises
+        Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises UnknownJob.
+        """
+
+    @abstractmethod
+    async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
+        """One job with its attempts, or None."""
+
+    @abstractmethod
+    async def find(self, query: Query) -> Found:
+        """List jobs, a page at a time."""
+
+    @abstractmethod
+    async def survey(self) -> Survey:
+        """Apps, nodes, shards and counts at one moment."""
+
+    @abstractmethod
+    def ownership(self, node: NodeInfo, poke: Poke) -> "Ownership":
+        """The owner's side of this store, for one node of this process."""
+
+
+class Ownership(ABC):
+    """What one node does to the shards it owns; every write is fenced by (nonce, epoch), never by a time.
+
+    Of one lane at most one call may be under way at a time, and its effect in memory comes before the next one.
+    """
+
+    lanes: int
+    """How many lanes may work at once; a shard belongs to lane `number % lanes`."""
+
+    @abstractmethod
+    async def beat(self, *, renew: bool = True, draining: bool = False) -> View:
+        """Renew the sign of life, durably on return, and look at the cluster; or only look."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Forget this node; it must not own a shard any more."""
+
+    @abstractmethod
+    async def take(self, claims: Sequence[Claim]) -> Sequence[Grant]:
+        """Own these shards, as far as they still are as they were seen; the epoch grows by one."""
+
+    @abstractmethod
+    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
+        """Give shards up in good order: nothing of them is in flight."""
+
+    @abstractmethod
+    async def reload(self, owners: Mapping[Shard, Owner]) -> Sequence[Grant]:
+        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned."""
+
+    @abstractmethod
+    async def advance(self, steps: Sequence[Step]) -> frozenset[Shard]:
+        """Move lines and lows. Returns the shards that are lost: nothing was moved there."""
+
+    @abstractmethod
+    async def scan(self, scan: Scan) -> Page:
+        """Read pending jobs by position in one fresh snapshot, rows and entries."""
+
+    @abstractmethod
+    async def requests(self, shards: Collection[Shard], *, poked: bool) -> Sequence[Request]:
+        """The requests that wait for these shards; reading them changes nothing.
+
+        Without a poke a store that knows that nobody else wrote since the last call may answer without looking.
+        """
+
+    @abstractmethod
+    async def answer(
+        self, owners: Mapping[Shard, Owner], requests: Sequence[Request], handed_over: Collection[bytes]
+    ) -> Answers:
+        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over."""
+
+    @abstractmethod
+    async def settle(
+        self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
+    ) -> Settled:
+        """Record how deliveries ended, all or none of each shard. Durable on return."""
+
+    @abstractmethod
+    async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
+        """Remember that these jobs are about to be handed over in a batch of `size`. Returns the shards that are lost."""
+
+    @abstractmethod
+    async def maintain(self) -> Upkeep:
+        """Make tables ahead, drop old ones, prune and fold: at most a short slice of work, by one node at a time."""

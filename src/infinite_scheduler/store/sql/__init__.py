@@ -1,0 +1,1 @@
+"""Jobs in a SQL database: one protocol over small dialects."""

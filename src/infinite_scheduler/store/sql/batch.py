@@ -1,0 +1,90 @@
+"""New jobs on their way into tables: each gets its id, and with it its shard and its table."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+import msgspec
+
+from infinite_scheduler.errors import KeyConflict
+from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, shard_of
+from infinite_scheduler.store.sql.statements import NewRow
+
+LATER_MS = 35 * DAY_MS
+"""Jobs further ahead wait in the table for later ones, so that few day tables are open at a time."""
+
+CHUNK = 1000
+"""So many jobs of one transaction share a shard: one lock, and one wake at most."""
+
+Key = tuple[str, str]
+"""An app and an idempotency key."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The jobs of one transaction; of those with the same idempotency key only the first becomes a row."""
+
+    specs: Sequence[JobSpec]
+    rows: Sequence[NewRow]
+    first: Mapping[Key, JobSpec]
+
+    @classmethod
+    def of(cls, specs: Sequence[JobSpec], now_ms: int, next_shard: Callable[[str], int]) -> Self:
+        """Give each job its id, in chunks that share a shard; KeyConflict if two contents have one idempotency key."""
+        first = _first_of_keys(specs)
+        fresh = [
+            spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
+        ]
+        return cls(specs, _keyed(fresh, now_ms, next_shard), first)
+
+    @property
+    def chunks(self) -> Mapping[Shard, Sequence[NewRow]]:
+        chunks: dict[Shard, list[NewRow]] = {}
+        for row in self.rows:
+            chunks.setdefault(Shard(row.spec.app, shard_of(row.key)), []).append(row)
+        return chunks
+
+    def answers(self, repeats: Mapping[Key, bytes]) -> list[Accepted]:
+        """One answer for each job, in order; `repeats` are the ids of jobs that had their keys before this batch."""
+        by_key = {(r.spec.app, r.spec.idempotency_key): r.key for r in self.rows if r.spec.idempotency_key is not None}
+        rows = iter(self.rows)
+        answers = []
+        for spec in self.specs:
+            if spec.idempotency_key is None:
+                key = next(rows).key
+                answers.append(Accepted(key, JobId(key).due_ms))
+                continue
+            name = spec.app, spec.idempotency_key
+            is_first = self.first[name] is spec
+            if is_first:
+                next(rows)
+            key = repeats.get(name, by_key[name])
+            answers.append(Accepted(key, JobId(key).due_ms, repeated=name in repeats or not is_first))
+        return answers
+
+
+def _first_of_keys(specs: Sequence[JobSpec]) -> Mapping[Key, JobSpec]:
+    """The first job of each idempotency key in this batch; the others are repeats of it."""
+    first: dict[Key, JobSpec] = {}
+    for spec in specs:
+        if spec.idempotency_key is not None:
+            known = first.setdefault((spec.app, spec.idempotency_key), spec)
+            if known.digest != spec.digest:
+                raise KeyConflict(spec.app, spec.idempotency_key, "earlier in the same call")
+    return first
+
+
+def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: Callable[[str], int]) -> list[NewRow]:
+    """Rows under new ids: a past moment is kept under now."""
+    rows = []
+    entropy = os.urandom(8 * len(specs))
+    places: dict[str, tuple[int, int]] = {}  # app → its shard of this chunk, jobs left in it
+    for i, spec in enumerate(specs):
+        shard, left = places.get(spec.app, (0, 0))
+        if not left:
+            shard, left = next_shard(spec.app), CHUNK
+        places[spec.app] = shard, left - 1
+        due_ms = max(spec.scheduled_ms, now_ms)
+        later = due_ms - now_ms > LATER_MS
+        key = JobId.make(due_ms, shard, spec.priority, later=later, entropy=entropy[8 * i : 8 * i + 8])
+        rows.append(NewRow(bytes(key), spec, now_ms))
+    return rows

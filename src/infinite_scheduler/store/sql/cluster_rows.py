@@ -1,0 +1,101 @@
+"""Statements on what the nodes share: shards, apps and nodes."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from infinite_scheduler.model import Owner, Shard
+from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.sql.rows import Rows
+from infinite_scheduler.store.sql.schema import create_moved_table
+from infinite_scheduler.store.sql.tables import later_table
+
+APP: Final = ("name", "shards", "paused", "created_ms")
+SHARD: Final = ("app", "shard", "owner_nonce", "epoch", "line_ms", "low_ms")
+SHARDS: Final = f"SELECT {', '.join(SHARD)} FROM scheduler_shards"
+NODE: Final = ("nonce", "node_id", "apps", "started_ms", "draining", "beat", "beat_ms")
+
+_decode_apps = msgspec.json.Decoder(frozenset[str]).decode
+
+
+class ClusterRows(Rows):
+    """Shards, apps and nodes."""
+
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
+        wanted = set(shards)
+        self._dialect.lock_shards(self._cursor, sorted(wanted), exclusive=exclusive)
+        if len(wanted) == 1:
+            rows = self._select(f"{SHARDS} WHERE app = ? AND shard = ?", next(iter(wanted)))
+        else:
+            rows = [
+                row
+                for app in {shard.app for shard in wanted}
+                for row in self._select(f"{SHARDS} WHERE app = ?", (app,))
+            ]
+        return {info.shard: info for info in map(_shard, rows) if info.shard in wanted}
+
+    def read_shards(self) -> Sequence[ShardInfo]:
+        return [_shard(row) for row in self._select(f"{SHARDS} ORDER BY app, shard")]
+
+    def write_shards(self, rows: Iterable[ShardInfo]) -> None:
+        self._run_many(
+            "UPDATE scheduler_shards SET owner_nonce = ?, epoch = ?, line_ms = ?, low_ms = ? WHERE app = ? AND shard = ?",
+            [
+                (row.owner.nonce, row.owner.epoch, row.line_ms, row.low_ms, row.shard.app, row.shard.number)
+                for row in rows
+            ],
+        )
+
+    def read_apps(self) -> Sequence[AppInfo]:
+        rows = self._select(f"SELECT {', '.join(APP)} FROM scheduler_apps ORDER BY name")
+        return [AppInfo(name=row[0], shards=row[1], paused=bool(row[2]), created_ms=row[3]) for row in rows]
+
+    def insert_app(self, app: AppInfo, now_ms: int) -> None:
+        self._make_job_table(later_table(app.name))
+        self._cursor.execute(create_moved_table(self._dialect, app.name))
+        self._catalog.forget()
+        inserted = self._run(
+            self._dialect.insert("scheduler_apps", APP, ignore=True),
+            (app.name, app.shards, app.paused, app.created_ms),
+        )
+        if inserted == 1:
+            rows = [(app.name, number, "", 0, now_ms, now_ms) for number in range(app.shards)]
+            self._run_many(self._dialect.insert("scheduler_shards", SHARD, ignore=True), rows)
+
+    def set_paused(self, app: str, *, paused: bool) -> bool:
+        self._run("UPDATE scheduler_apps SET paused = ? WHERE name = ?", (paused, app))
+        return bool(self._select("SELECT 1 FROM scheduler_apps WHERE name = ?", (app,)))
+
+    def read_nodes(self) -> Sequence[NodeInfo]:
+        return [_node(row) for row in self._select(f"SELECT {', '.join(NODE)} FROM scheduler_nodes ORDER BY nonce")]
+
+    def write_node(self, node: NodeInfo) -> None:
+        apps = msgspec.json.encode(sorted(node.apps)).decode()
+        self._run(
+            self._dialect.upsert("scheduler_nodes", NODE, ("nonce",)),
+            (node.nonce, node.node_id, apps, node.started_ms, node.draining, node.beat, node.beat_ms),
+        )
+
+    def delete_node(self, nonce: str) -> None:
+        self._run("DELETE FROM scheduler_nodes WHERE nonce = ?", (nonce,))
+
+
+def _shard(row: Sequence[Any]) -> ShardInfo:
+    app, number, nonce, epoch, line_ms, low_ms = row
+    return ShardInfo(shard=Shard(app, number), owner=Owner(nonce, epoch), line_ms=line_ms, low_ms=low_ms)
+
+
+def _node(row: Sequence[Any]) -> NodeInfo:
+    nonce, node_id, apps, started_ms, draining, beat, beat_ms = row
+    return NodeInfo(
+        nonce=nonce,
+        node_id=node_id,
+        apps=_decode_apps(apps),
+        started_ms=started_ms,
+        draining=bool(draining),
+        beat=beat,
+        beat_ms=beat_ms,
+    )

@@ -1,0 +1,98 @@
+"""What differs between SQL databases, and nothing else."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from infinite_scheduler.model import Shard
+
+Row = Sequence[Any]
+
+
+class Cursor(Protocol):
+    """As much of a DB-API cursor as the statements use."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> object: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Dialect(ABC):
+    """The words one database has for what the statements need.
+
+    Statements are written with `?`; `text` turns them into the driver's style. The defaults are what SQLite and PostgreSQL
+    share.
+    """
+
+    placeholder: str = "?"
+    types: Mapping[str, str]
+    """The column types behind `key`, `bytes`, `name`, `text`, `int` and `bool`."""
+
+    table_options: str = ""
+    """What stands behind the columns of a table."""
+
+    payload: str
+    """An expression that reads `job_data` as bytes."""
+
+    def text(self, statement: str) -> str:
+        """The statement in the driver's style."""
+        return statement if self.placeholder == "?" else statement.replace("?", self.placeholder)
+
+    def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
+        """One row, or nothing if `ignore` and its key is there already."""
+        tail = " ON CONFLICT DO NOTHING" if ignore else ""
+        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))}){tail}"
+
+    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], *, add: Collection[str] = ()) -> str:
+        """One row, inserted or replaced; the columns in `add` are added to what is there."""
+        changes = ", ".join(
+            f"{name} = {table}.{name} + excluded.{name}" if name in add else f"{name} = excluded.{name}"
+            for name in columns
+            if name not in key
+        )
+        return f"{self.insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+
+    def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        """Insert or ignore many rows by the driver's quickest way. Returns how many went in."""
+        cursor.executemany(self.text(self.insert(table, columns, ignore=True)), rows)
+        return cursor.rowcount
+
+    @abstractmethod
+    def readable_id(self, name: str, source: str) -> str:
+        """A column that shows the key `source` as people see it, and takes no space."""
+
+    @abstractmethod
+    def readable_time(self, name: str, source: str) -> str:
+        """A column that shows the milliseconds in `source` as a time in UTC, and takes no space."""
+
+    @abstractmethod
+    def has_tag(self) -> str:
+        """A condition: the JSON list in `tags` holds the parameter."""
+
+    @abstractmethod
+    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], *, exclusive: bool) -> None:
+        """Lock these shards, which come in order, to the end of the transaction."""
+
+    @abstractmethod
+    def tables(self, cursor: Cursor) -> frozenset[str]:
+        """The names of all tables."""
+
+    @abstractmethod
+    def tables_version(self, cursor: Cursor) -> object:
+        """Something cheap that changes whenever a table comes or goes, or None where there is no such thing."""
+
+
+@lru_cache(maxsize=1024)
+def places(count: int) -> str:
+    """So many placeholders in a row."""
+    return ", ".join("?" * count)

@@ -1,0 +1,229 @@
+"""Transactions that anybody may run: insert jobs, and ask for changes of jobs that wait.
+
+The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+"""
+
+import enum
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.errors import KeyConflict, UnknownApp
+from infinite_scheduler.model import Change, JobRecord, Shard, Status, key_text, position, shard_of, start_of
+from infinite_scheduler.store.base import Request, ShardInfo
+from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+
+Chunks = Mapping[Shard, Sequence[NewRow]]
+"""New rows, by the shard that their keys name."""
+
+
+class Inserted(msgspec.Struct, frozen=True, kw_only=True):
+    """What an insert led to."""
+
+    repeats: Mapping[tuple[str, str], bytes]  # (app, idempotency key) → id of the job that has it already
+    woken: frozenset[Shard]  # shards whose owners were asked to look
+
+
+def insert(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
+    """Insert rows; where they are due before the line, ask the owner to look [1, 3]."""
+    shards = lock_known(tx, chunks)
+    fresh, repeats = claim_keys(tx, chunks)
+    for app, rows in by_app(fresh).items():
+        tx.insert_jobs(app, rows)
+    wakes = [
+        wake(shard, early)
+        for shard, rows in fresh.items()
+        if (early := [row.key for row in rows if row.key < start_of(shards[shard].line_ms)])
+    ]
+    tx.insert_requests(wakes)
+    count_accepted(tx, fresh, now_ms)
+    return Inserted(repeats=repeats, woken=frozenset(q.shard for q in wakes))
+
+
+def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
+    """Insert rows in a transaction of the user's own: it takes no lock, so it always asks the owner to look [3]."""
+    fresh, repeats = claim_keys(tx, chunks)
+    for app, rows in by_app(fresh).items():
+        tx.insert_jobs(app, rows)
+    tx.insert_requests([wake(shard, [row.key for row in rows]) for shard, rows in fresh.items() if rows])
+    count_accepted(tx, fresh, now_ms)
+    return Inserted(repeats=repeats, woken=frozenset(shard for shard, rows in fresh.items() if rows))
+
+
+def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
+    """Lock the shards in share mode, to the commit [1]."""
+    shards = tx.lock_shards(chunks.keys(), exclusive=False)
+    for shard in chunks:
+        if shard not in shards:
+            raise UnknownApp(shard.app, [app.name for app in tx.read_apps()])
+    return shards
+
+
+def claim_keys(tx: Statements, chunks: Chunks) -> tuple[Chunks, Mapping[tuple[str, str], bytes]]:
+    """Leave out the rows whose idempotency key belongs to another job."""
+    repeats: dict[tuple[str, str], bytes] = {}
+    for app, rows in by_app(chunks).items():
+        keyed = [row for row in rows if row.spec.idempotency_key is not None]
+        others = tx.claim_keys(app, keyed) if keyed else {}
+        for row in keyed:
+            key = row.spec.idempotency_key or ""
+            if key in others:
+                first, digest = others[key]
+                if digest != row.spec.digest:
+                    raise KeyConflict(app, key, key_text(first))
+                repeats[app, key] = first
+    if not repeats:
+        return chunks, repeats
+    fresh = {
+        shard: [row for row in rows if (shard.app, row.spec.idempotency_key) not in repeats]
+        for shard, rows in chunks.items()
+    }
+    return fresh, repeats
+
+
+def by_app(chunks: Chunks) -> Mapping[str, Sequence[NewRow]]:
+    """All rows of each app, in the order of their keys: transactions that meet lock in the same order."""
+    apps: dict[str, list[NewRow]] = {}
+    for shard, rows in chunks.items():
+        apps.setdefault(shard.app, []).extend(rows)
+    return {app: sorted(rows, key=_key) for app, rows in sorted(apps.items()) if rows}
+
+
+def _key(row: NewRow) -> bytes:
+    return row.key
+
+
+def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
+    tx.add_counts({(app, "accepted"): len(rows) for app, rows in by_app(chunks).items()}, now_ms)
+
+
+def wake(shard: Shard, keys: Sequence[bytes]) -> Request:
+    """A request to look at these jobs."""
+    return Request(id=os.urandom(16), shard=shard, change=None, keys=tuple(keys))
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's wish to change one job; `due_ms` is the new moment, unless it is a cancel."""
+
+    id: bytes
+    change: Change
+    app: str
+    key: bytes
+    due_ms: int | None
+    now_ms: int
+
+    @property
+    def shard(self) -> Shard:
+        return Shard(self.app, shard_of(self.key))
+
+
+class Standing(enum.Enum):
+    """How far a wish has come."""
+
+    GRANTED = "granted"
+    TOO_LATE = "too late"
+    MISSING = "no such job"
+    ASKED = "the owner was asked"
+    RELEASED = "nobody owns the shard: decide under the exclusive lock"
+    AGAIN = "the row changed meanwhile"
+    NOTHING_TO_RETRY = "only what ended without success can be tried again by hand"
+
+
+def ask(tx: Statements, wishes: Sequence[Ask], *, exclusive: bool) -> Mapping[bytes, Standing]:
+    """Decide what nobody else decides; for the rest, write a request to the owner [7].
+
+    At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks decides,
+    under the exclusive lock, if it is still released.
+    """
+    shards = tx.lock_shards({wish.shard for wish in wishes}, exclusive=exclusive)
+    standing: dict[bytes, Standing] = {}
+    requests = []
+    for wish in wishes:
+        shard = shards.get(wish.shard)
+        found = tx.read_jobs(wish.app, [wish.key]) if shard else ()
+        if not shard or not found:
+            standing[wish.id] = Standing.MISSING
+            continue
+        record = found[0]
+        if wish.change is Change.RETRY and record.status in (Status.PENDING, Status.DONE):
+            standing[wish.id] = Standing.NOTHING_TO_RETRY
+        elif record.status.final or record.job.due_ms >= shard.line_ms or (exclusive and shard.released):
+            standing[wish.id] = change_row(tx, wish, record, shard)
+        elif shard.released:
+            standing[wish.id] = Standing.RELEASED
+        else:
+            requests.append(
+                Request(id=wish.id, shard=wish.shard, change=wish.change, keys=(wish.key,), due_ms=wish.due_ms)
+            )
+            standing[wish.id] = Standing.ASKED
+    tx.insert_requests(requests)
+    return standing
+
+
+def change_row(tx: Statements, wish: Ask, record: JobRecord, shard: ShardInfo) -> Standing:
+    """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line [5, 7]."""
+    update = changed(record, wish.change, wish.due_ms, wish.now_ms)
+    if update is None:
+        return standing_of(record, wish.change)
+    if tx.update_jobs(wish.app, [update]):
+        return Standing.AGAIN
+    write_entries(tx, wish.app, record, update)
+    if update.status is Status.PENDING and update.due_ms < shard.line_ms:
+        tx.insert_requests([wake(wish.shard, [wish.key])])
+    tx.add_counts({(wish.app, counted(wish.change)): 1}, wish.now_ms)
+    return Standing.GRANTED
+
+
+def standing_of(record: JobRecord, change: Change) -> Standing:
+    """The answer when there is nothing to write: it is so already, or it is too late."""
+    already = record.status is Status.CANCELLED if change is Change.CANCEL else record.status is Status.PENDING
+    return Standing.GRANTED if already else Standing.TOO_LATE
+
+
+def changed(record: JobRecord, change: Change, due_ms: int | None, now_ms: int) -> Update | None:
+    """What the row becomes, or None when there is nothing to write."""
+    job, status = record.job, record.status
+    if status.final and change is not Change.RETRY:
+        return None
+    if change is Change.RUN_NOW and job.due_ms <= now_ms:
+        return None
+    return Update(
+        key=job.key,
+        was_status=status,
+        was_attempt=job.attempt,
+        was_due_ms=job.due_ms,
+        status=Status.CANCELLED if change is Change.CANCEL else Status.PENDING,
+        attempt=job.attempt + 1 if change is Change.RETRY else job.attempt,
+        due_ms=job.due_ms if due_ms is None else due_ms,
+        scheduled_ms=due_ms if change is Change.RESCHEDULE else None,
+        finished_ms=now_ms if change is Change.CANCEL else None,
+    )
+
+
+def write_entries(tx: Statements, app: str, record: JobRecord, update: Update) -> None:
+    """A pending row is found by an entry at its new moment; the entry at the old one is stale [5]."""
+    job = record.job
+    if update.due_ms != job.due_ms or update.status is not Status.PENDING:
+        tx.delete_entries(app, [(job.position, job.key)])
+    if update.status is Status.PENDING:
+        tx.insert_entries(app, [(position(job.key, update.due_ms), job.key)])
+
+
+def counted(change: Change) -> str:
+    """Under which name a granted change is counted."""
+    match change:
+        case Change.CANCEL:
+            return "cancelled"
+        case Change.RETRY:
+            return "revived"
+        case Change.RESCHEDULE | Change.RUN_NOW:
+            return "rescheduled"
+
+
+def give_up(tx: Statements, wishes: Sequence[Ask]) -> Mapping[bytes, bool | None]:
+    """Take requests back from an owner that stays silent; None: taken back, otherwise its verdict counts [7]."""
+    tx.lock_shards({wish.shard for wish in wishes}, exclusive=False)
+    taken_back = tx.delete_requests([wish.id for wish in wishes])
+    verdicts = tx.read_verdicts([wish.id for wish in wishes if wish.id not in taken_back])
+    return {wish.id: None if wish.id in taken_back else verdicts.get(wish.id, False) for wish in wishes}

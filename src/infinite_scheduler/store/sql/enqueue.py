@@ -1,0 +1,34 @@
+"""Jobs in a transaction of the user's own, together with business data."""
+
+import os
+import random
+from collections.abc import Sequence
+from typing import cast
+
+from sqlalchemy.engine import Connection
+
+from infinite_scheduler.errors import InvalidRequest, UnknownApp
+from infinite_scheduler.model import Accepted, JobSpec
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.dialect import Cursor
+from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
+
+_PROCESS = os.urandom(8).hex()
+
+
+def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Sequence[Accepted]:
+    """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
+    if connection.dialect.name != "sqlite":
+        raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
+    tx = SqlStatements(cast("Cursor", connection.connection.cursor()), SqliteDialect(), _PROCESS)
+    tx.start()
+    tx.begin()
+    apps = {info.name: info for info in tx.read_apps()}
+    for spec in specs:
+        if spec.app not in apps:
+            raise UnknownApp(spec.app, apps)
+    batch = Batch.of(specs, now_ms, lambda app: random.randrange(apps[app].shards))  # noqa: S311 - spreads, guards nothing
+    inserted = door.enqueue(tx, batch.chunks, now_ms)
+    return batch.answers(inserted.repeats)

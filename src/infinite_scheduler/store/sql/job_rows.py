@@ -1,0 +1,217 @@
+"""Statements on the rows of jobs: insert, read, compare and set, list."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+
+from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
+from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
+from infinite_scheduler.store.sql.statements import NewRow, Update
+from infinite_scheduler.store.sql.tables import day_of, day_table, later_table, table_of
+
+INSERTED: Final = (
+    "id", "due_ms", "scheduled_ms", "status", "attempt", "shard", "priority", "job_data", "job_name", "job_group",
+    "tags", "request_id", "idempotency_key", "created_ms",
+)  # fmt: skip
+
+WORDS: Final = {status: str(status.value) for status in Status}
+STATUSES: Final = {word: status for status, word in WORDS.items()}
+PENDING: Final = WORDS[Status.PENDING]
+
+COMPARE_AND_SET: Final = (
+    "UPDATE {table} SET status = ?, attempt = ?, due_ms = ?, scheduled_ms = COALESCE(?, scheduled_ms),"
+    " finished_ms = ?, error = ? WHERE id = ? AND status = ? AND attempt = ? AND due_ms = ?"
+)
+
+_encode_tags = msgspec.json.Encoder().encode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class JobRows(Rows):
+    """The rows of jobs, each in the table that its key names."""
+
+    @property
+    def _job_columns(self) -> str:
+        """What `jobs_of` takes."""
+        times = f"id, due_ms, scheduled_ms, {self._dialect.payload}, created_ms, attempt"
+        return f"{times}, request_id, job_name, job_group, tags"
+
+    @property
+    def _record_columns(self) -> str:
+        """What `records_of` takes."""
+        return f"{self._job_columns}, status, finished_ms, error, idempotency_key"
+
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
+        for table, group in by_table(app, rows, _key_of):
+            self._make_job_table(table)
+            self._dialect.insert_many(self._cursor, table, INSERTED, [_inserted(row) for row in group])
+
+    def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
+        return records_of(app, self._read_by_key(app, keys, self._record_columns, ""))
+
+    def _read_by_key(self, app: str, keys: Collection[bytes], columns: str, condition: str) -> list[Any]:
+        found: list[Any] = []
+        for table, group in by_table(app, keys, bytes):
+            if not self._has(table):
+                continue
+            for chunk in in_chunks(group):
+                some = padded(chunk)
+                found += self._select(
+                    f"SELECT {columns} FROM {table} WHERE id IN ({places(len(some))}){condition}", some
+                )
+        return found
+
+    def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:
+        missed: set[bytes] = set()
+        for table, group in by_table(app, updates, _key_of):
+            if not self._has(table):
+                missed.update(update.key for update in group)
+            elif self._row_by_row:
+                missed.update(update.key for update in group if not self._update_one(table, update))
+            elif self._run_many(COMPARE_AND_SET.format(table=table), map(_set, group)) != len(group):
+                # Which ones missed cannot be told any more, so everything is done again, slowly.
+                self._row_by_row = True
+                raise RunAgain
+        return missed
+
+    def _update_one(self, table: str, update: Update) -> bool:
+        return self._run(COMPARE_AND_SET.format(table=table), _set(update)) == 1
+
+    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
+        start, end = _range(query, after)
+        days = [day for day in self._catalog.days(app, self._cursor) if day_of(start) <= day <= day_of(end)]
+        found: list[Any] = []
+        for day in reversed(days) if query.newest_first else days:
+            if len(found) < limit:
+                found += self._find_in(day_table(app, day), query, (start, end), limit - len(found))
+        if self._has(later_table(app)):
+            found += self._find_in(later_table(app), query, (start, end), limit)
+        found.sort(key=_first, reverse=query.newest_first)
+        return records_of(app, found[:limit])
+
+    def _find_in(self, table: str, query: Query, span: tuple[bytes, bytes], limit: int) -> list[Any]:
+        conditions, parameters = ["id >= ?", "id < ?"], [*span]
+        filters: list[Any] = []
+        if query.status is not None:
+            conditions.append("status = ?")
+            filters.append(WORDS[query.status])
+        if query.tag is not None:
+            conditions.append(self._dialect.has_tag())
+            filters.append(query.tag)
+        order = "DESC" if query.newest_first else "ASC"
+        return self._select(
+            f"SELECT {self._record_columns} FROM {table} WHERE {' AND '.join(conditions)} ORDER BY id {order} LIMIT ?",
+            [*parameters, *filters, limit],
+        )
+
+
+def by_table(app: str, items: Iterable[Any], key: Callable[[Any], bytes]) -> Iterable[tuple[str, list[Any]]]:
+    """The items in the order of their keys, by the table that each key names."""
+
+    def table(item: Any) -> str:
+        return table_of(app, key(item))
+
+    ordered = sorted(items, key=key)
+    if not ordered:
+        return []
+    first, last = key(ordered[0]), key(ordered[-1])
+    if day_of(first) == day_of(last) and not any(key(item)[7] & 2 for item in ordered):
+        return [(table_of(app, first), ordered)]
+    groups: dict[str, list[Any]] = {}
+    for name, group in groupby(ordered, table):
+        groups.setdefault(name, []).extend(group)
+    return groups.items()
+
+
+def jobs_of(app: str, rows: Iterable[Sequence[Any]]) -> list[Job]:
+    """Jobs from the columns that `_job_columns` names."""
+    return [
+        Job(
+            key=key,
+            app=app,
+            due_ms=due_ms,
+            scheduled_ms=scheduled_ms,
+            payload=payload,
+            created_ms=created_ms,
+            attempt=attempt,
+            request_id=request_id,
+            job_name=job_name,
+            group=group,
+            tags=_decode_tags(tags) if tags else (),
+        )
+        for key, due_ms, scheduled_ms, payload, created_ms, attempt, request_id, job_name, group, tags in rows
+    ]
+
+
+def records_of(app: str, rows: Iterable[Sequence[Any]]) -> list[JobRecord]:
+    """Records from the columns that `_record_columns` names."""
+    rows = list(rows)
+    jobs = jobs_of(app, (row[:10] for row in rows))
+    return [
+        JobRecord(job=job, status=STATUSES[row[10]], finished_ms=row[11], error=row[12], idempotency_key=row[13])
+        for job, row in zip(jobs, rows, strict=True)
+    ]
+
+
+def after(key: bytes) -> bytes:
+    """The smallest key that is greater, or the greatest of all."""
+    return min(int.from_bytes(key, "big") + 1, (1 << 128) - 1).to_bytes(16, "big")
+
+
+def _inserted(row: NewRow) -> tuple[Any, ...]:
+    key, spec = row.key, row.spec
+    return (
+        key,
+        int.from_bytes(key[:6], "big"),
+        spec.scheduled_ms,
+        PENDING,
+        1,
+        shard_of(key),
+        (key[7] >> 2) & 3,
+        spec.payload.decode(),
+        spec.job_name,
+        spec.group,
+        _encode_tags(spec.tags).decode() if spec.tags else None,
+        spec.request_id,
+        spec.idempotency_key,
+        row.created_ms,
+    )
+
+
+def _set(update: Update) -> tuple[Any, ...]:
+    return (
+        WORDS[update.status],
+        update.attempt,
+        update.due_ms,
+        update.scheduled_ms,
+        update.finished_ms,
+        update.error,
+        update.key,
+        WORDS[update.was_status],
+        update.was_attempt,
+        update.was_due_ms,
+    )
+
+
+def _range(query: Query, last: bytes | None) -> tuple[bytes, bytes]:
+    """The keys to list: [start, end)."""
+    start = start_of(query.from_ms or 0)
+    end = b"\xff" * 16 if query.to_ms is None else start_of(query.to_ms)
+    if last is None:
+        return start, end
+    return (start, min(end, last)) if query.newest_first else (max(start, after(last)), end)
+
+
+def _key_of(item: NewRow | Update) -> bytes:
+    return item.key
+
+
+def _first(row: Sequence[Any]) -> bytes:
+    key: bytes = row[0]
+    return key

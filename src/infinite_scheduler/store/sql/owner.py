@@ -1,0 +1,308 @@
+"""Transactions of the node that owns a shard: every one checks, under the lock, that it still does.
+
+The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.model import Attempt, Change, Job, JobRecord, Owner, Shard, Status, position
+from infinite_scheduler.store.base import (
+    Answers,
+    Claim,
+    Grant,
+    Page,
+    Request,
+    Ruling,
+    Running,
+    Scan,
+    Settled,
+    Settlement,
+    ShardInfo,
+    Step,
+)
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.statements import Statements, Update
+
+Owners = Mapping[Shard, Owner]
+
+SHOWN_MS = 1000
+"""A delivery that ran for longer is kept as an attempt for people to see, even when it succeeded."""
+
+NOBODY = ""
+
+
+def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
+    """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost [1]."""
+    rows = tx.lock_shards(owners.keys(), exclusive=exclusive)
+    mine = {shard: row for shard, row in rows.items() if row.owner == owners[shard]}
+    return mine, frozenset(owners.keys() - mine.keys())
+
+
+def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]:
+    """Own shards by compare-and-set of nonce and epoch, if their owner's heartbeat is still the one that was seen [9]."""
+    rows = tx.lock_shards({claim.shard for claim in claims}, exclusive=True)
+    beats = {node.nonce: node.beat for node in tx.read_nodes()}
+    grants = []
+    for claim in claims:
+        row = rows.get(claim.shard)
+        if row is None or row.owner != claim.seen:
+            continue
+        if claim.beat is not None and beats.get(claim.seen.nonce) != claim.beat:
+            continue
+        owner = Owner(nonce, row.owner.epoch + 1)
+        tx.write_shards([msgspec.structs.replace(row, owner=owner)])
+        grants.append(grant(tx, row, owner, unclean=not row.released))
+    return grants
+
+
+def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Grant:
+    return Grant(
+        shard=row.shard,
+        owner=owner,
+        line_ms=row.line_ms,
+        low_ms=row.low_ms,
+        unclean=unclean,
+        suspects=tx.read_marks(row.shard),
+    )
+
+
+def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None:
+    """Leave shards without an owner; the epoch stays, so that the next one's is new."""
+    mine, _ = owned(tx, owners, exclusive=True)
+    tx.write_shards(
+        msgspec.structs.replace(row, owner=Owner(NOBODY, row.owner.epoch), low_ms=low_ms[shard])
+        for shard, row in mine.items()
+    )
+
+
+def reload(tx: Statements, owners: Owners) -> Sequence[Grant]:
+    """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned [10]."""
+    mine, _ = owned(tx, owners, exclusive=True)
+    return [grant(tx, row, row.owner, unclean=False) for row in mine.values()]
+
+
+def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:
+    """Move lines and lows under the exclusive lock; what the line passed is scanned after the commit [4, 8]."""
+    mine, lost = owned(tx, {step.shard: step.owner for step in steps}, exclusive=True)
+    tx.write_shards(
+        msgspec.structs.replace(
+            mine[step.shard], line_ms=max(step.line_ms, mine[step.shard].line_ms), low_ms=step.low_ms
+        )
+        for step in steps
+        if step.shard in mine
+    )
+    return lost
+
+
+def scan(tx: Statements, wanted: Scan) -> Page:
+    """Read rows by their keys and by their entries; what does not agree with `row.due` is stale and skipped [5]."""
+    rows, rows_end = tx.scan_rows(wanted)
+    entries, entries_end = tx.scan_entries(wanted)
+    ends = [end for end in (rows_end, entries_end) if end is not None]
+    found = {job.key: job for job in rows if current_row(job)}
+    found.update((job.key, job) for place, job in entries if current_entry(place, job))
+    jobs = sorted(found.values(), key=_position)
+    if not ends:
+        return Page(jobs=jobs, next=None)
+    end = min(ends)
+    return Page(jobs=[job for job in jobs if job.position < end], next=end)
+
+
+def current_row(job: Job) -> bool:
+    """Is the row due at the moment of its key?"""
+    return job.position == job.key
+
+
+def current_entry(place: bytes, job: Job) -> bool:
+    """Is the row that an entry names due at the entry's moment?"""
+    return job.position == place
+
+
+def _position(job: Job) -> bytes:
+    return job.position
+
+
+def answer(
+    tx: Statements, owners: Owners, requests: Sequence[Request], handed_over: Collection[bytes], now_ms: int
+) -> Answers:
+    """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes [6, 7, 8]."""
+    mine, lost = owned(tx, owners, exclusive=True)
+    waiting = [request for request in requests if request.shard in mine]
+    claimed = tx.delete_requests([request.id for request in waiting])
+    records = read_named(tx, [request for request in waiting if request.id in claimed])
+    low_ms = {shard: row.low_ms for shard, row in mine.items()}
+    woken: dict[bytes, Job] = {}
+    rulings: list[Ruling] = []
+    for request in waiting:
+        if request.change is not None:
+            rulings.append(decide(tx, request, records, request.id in claimed, handed_over, now_ms))
+    tx.write_verdicts({ruling.request.id: ruling.granted for ruling in rulings if ruling.claimed}, now_ms)
+    for request in waiting:
+        if request.id in claimed:
+            for job in pending_of(records, request):
+                low_ms[request.shard] = min(low_ms[request.shard], job.due_ms)
+                if request.change is None and job.due_ms < mine[request.shard].line_ms:
+                    woken[job.key] = job
+    tx.write_shards(msgspec.structs.replace(row, low_ms=low_ms[shard]) for shard, row in mine.items())
+    return Answers(lost=lost, woken=list(woken.values()), rulings=rulings, low_ms=low_ms)
+
+
+def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, JobRecord]:
+    """The rows that requests name."""
+    keys: dict[str, set[bytes]] = {}
+    for request in requests:
+        keys.setdefault(request.shard.app, set()).update(request.keys)
+    return {record.job.key: record for app, named in keys.items() for record in tx.read_jobs(app, named)}
+
+
+def pending_of(records: Mapping[bytes, JobRecord], request: Request) -> Iterable[Job]:
+    for key in request.keys:
+        record = records.get(key)
+        if record and record.status is Status.PENDING:
+            yield record.job
+
+
+def decide(
+    tx: Statements,
+    request: Request,
+    records: dict[bytes, JobRecord],
+    claimed: bool,
+    handed_over: Collection[bytes],
+    now_ms: int,
+) -> Ruling:
+    """Handed over: too late; otherwise by the row. A request that its caller took back is not decided [7]."""
+    change, (key,) = request.change, request.keys
+    record = records.get(key)
+    if not claimed or record is None or change is None:
+        return Ruling(request=request, claimed=claimed, granted=False)
+    if key in handed_over:
+        return Ruling(request=request, claimed=True, granted=False, job=record.job)
+    update = door.changed(record, change, request.due_ms, now_ms)
+    if update is None:
+        granted = door.standing_of(record, change) is door.Standing.GRANTED
+        return Ruling(request=request, claimed=True, granted=granted, job=None if record.status.final else record.job)
+    apply_change(tx, request.shard.app, record, update, change, now_ms)
+    records[key] = after = updated(record, update)
+    return Ruling(request=request, claimed=True, granted=True, job=None if after.status.final else after.job)
+
+
+def apply_change(tx: Statements, app: str, record: JobRecord, update: Update, change: Change, now_ms: int) -> None:
+    if tx.update_jobs(app, [update]):
+        raise StoreUnavailable(f"job {record.id} changed under the exclusive lock of its shard")
+    door.write_entries(tx, app, record, update)
+    tx.add_counts({(app, door.counted(change)): 1}, now_ms)
+
+
+def updated(record: JobRecord, update: Update) -> JobRecord:
+    """The record after the update."""
+    scheduled = record.job.scheduled_ms if update.scheduled_ms is None else update.scheduled_ms
+    job = msgspec.structs.replace(record.job, due_ms=update.due_ms, attempt=update.attempt, scheduled_ms=scheduled)
+    return msgspec.structs.replace(record, job=job, status=update.status)
+
+
+def settle(
+    tx: Statements,
+    owners: Owners,
+    node: str,
+    settlements: Sequence[Settlement],
+    running: Sequence[Running],
+    *,
+    exclusive: bool,
+) -> Settled | None:
+    """Record outcomes by compare-and-set on the attempt; a retry leaves an entry [5, 8, 11].
+
+    Returns None, with nothing written, if it would lower `low` but does not hold the exclusive lock.
+    """
+    mine, lost = owned(tx, owners, exclusive=exclusive)
+    low_ms = lowered(mine, settlements)
+    if low_ms and not exclusive:
+        return None
+    missed: set[Shard] = set()
+    for app, group in settlements_by_app(settlements, mine).items():
+        gone = tx.update_jobs(app, [update_of(s) for s in group])
+        missed.update(s.shard for s in group if s.job.key in gone)
+        recorded = [s for s in group if s.job.key not in gone] if gone else group
+        record_outcomes(tx, app, node, recorded)
+    tx.write_shards(msgspec.structs.replace(mine[shard], low_ms=low) for shard, low in low_ms.items())
+    for r in running:
+        if Shard(r.job.app, r.job.shard) in mine:
+            attempt = Attempt(attempt=r.job.attempt, started_ms=r.started_ms, node=node)
+            tx.write_attempts(r.job.app, [(r.job.key, attempt)])
+    return Settled(lost=lost, missed=frozenset(missed), low_ms=low_ms)
+
+
+def lowered(mine: Mapping[Shard, ShardInfo], settlements: Sequence[Settlement]) -> dict[Shard, int]:
+    """Where `low` must move back, because a retry leaves an entry before it [8]."""
+    low_ms: dict[Shard, int] = {}
+    for s in settlements:
+        if s.status is Status.PENDING and s.shard in mine and s.due_ms < low_ms.get(s.shard, mine[s.shard].low_ms):
+            low_ms[s.shard] = s.due_ms
+    return low_ms
+
+
+def settlements_by_app(
+    settlements: Sequence[Settlement], mine: Mapping[Shard, ShardInfo]
+) -> dict[str, list[Settlement]]:
+    """Those of shards still owned, by app, in the order of their keys."""
+    groups: dict[str, list[Settlement]] = {}
+    for s in sorted(settlements, key=_settled_key):
+        if s.shard in mine:
+            groups.setdefault(s.job.app, []).append(s)
+    return groups
+
+
+def _settled_key(s: Settlement) -> tuple[str, bytes]:
+    return s.job.app, s.job.key
+
+
+def update_of(s: Settlement) -> Update:
+    again = s.status is Status.PENDING
+    return Update(
+        key=s.job.key,
+        was_status=Status.PENDING,
+        was_attempt=s.job.attempt,
+        was_due_ms=s.job.due_ms,
+        status=s.status,
+        attempt=s.job.attempt + 1 if again else s.job.attempt,
+        due_ms=s.due_ms if again else s.job.due_ms,
+        finished_ms=None if again else s.finished_ms,
+        error=s.error,
+    )
+
+
+def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlement]) -> None:
+    """Entries, attempts, marks and counts of outcomes that changed their rows."""
+    stale, entries, attempts, marks = [], [], [], []
+    counts: dict[tuple[str, str], int] = {}
+    for s in group:
+        job = s.job
+        what = "retried" if s.status is Status.PENDING else str(s.status)
+        counts[app, what] = counts.get((app, what), 0) + 1
+        if job.position != job.key:
+            stale.append((job.position, job.key))
+        if s.status is Status.PENDING:
+            entries.append((position(job.key, s.due_ms), job.key))
+        if s.error is not None or s.finished_ms - s.started_ms >= SHOWN_MS:
+            attempts.append((job.key, attempt_of(s, node)))
+        if s.marked:
+            marks.append((s.shard, job.key))
+    tx.delete_entries(app, stale)
+    tx.insert_entries(app, entries)
+    tx.write_attempts(app, attempts)
+    tx.delete_marks(marks)
+    tx.add_counts(counts, max((s.finished_ms for s in group), default=0))
+
+
+def attempt_of(s: Settlement, node: str) -> Attempt:
+    return Attempt(attempt=s.job.attempt, started_ms=s.started_ms, finished_ms=s.finished_ms, node=node, error=s.error)
+
+
+def mark(tx: Statements, owners: Owners, jobs: Sequence[Job], size: int) -> frozenset[Shard]:
+    """Remember which jobs are about to be handed over together."""
+    mine, lost = owned(tx, owners, exclusive=False)
+    places = ((Shard(job.app, job.shard), job.key) for job in jobs)
+    tx.write_marks((shard, key, size) for shard, key in places if shard in mine)
+    return lost

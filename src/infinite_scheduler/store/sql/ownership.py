@@ -1,0 +1,124 @@
+"""The owner's side of the SQL store: each call is one transaction in the lane of its shards."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.model import Job, Owner, Shard
+from infinite_scheduler.store.base import (
+    Answers,
+    Claim,
+    Grant,
+    NodeInfo,
+    Ownership,
+    Page,
+    Request,
+    Running,
+    Scan,
+    Settled,
+    Settlement,
+    Step,
+    StoreLimits,
+    Upkeep,
+    View,
+)
+from infinite_scheduler.store.sql import owner
+from infinite_scheduler.store.sql.statements import Database, Session, Statements
+
+Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
+
+
+class SqlOwnership(Ownership):
+    """What one node does to its shards in a SQL database."""
+
+    def __init__(self, database: Database, clock: Clock, limits: StoreLimits, node: NodeInfo, decided: Decided) -> None:
+        self.lanes = database.lanes
+        self._database = database
+        self._clock = clock
+        self._limits = limits
+        self._node = node
+        self._decided = decided
+        self._beats = database.session("beat")
+        self._sessions = [database.session(f"lane-{i}") for i in range(database.lanes)]
+        self.mine: frozenset[Shard] = frozenset()
+
+    def _lane(self, shards: Iterable[Shard]) -> Session:
+        """The session of the lane that these shards belong to."""
+        number = next((shard.number for shard in shards), 0)
+        return self._sessions[number % self.lanes]
+
+    async def beat(self, *, renew: bool = True, draining: bool = False) -> View:
+        node = msgspec.structs.replace(
+            self._node, draining=draining, beat=self._node.beat + renew, beat_ms=self._clock.wall_ms()
+        )
+
+        def body(tx: Statements) -> View:
+            if renew:
+                tx.write_node(node)
+            return View(nodes=tuple(tx.read_nodes()), shards=tuple(tx.read_shards()), apps=tuple(tx.read_apps()))
+
+        view = await (self._beats.write(body) if renew else self._beats.read(body))
+        self._node = node
+        return msgspec.structs.replace(view, dead=self._database.dead(view.nodes))
+
+    async def leave(self) -> None:
+        await self._beats.write(lambda tx: tx.delete_node(self._node.nonce))
+
+    async def take(self, claims: Sequence[Claim]) -> Sequence[Grant]:
+        grants = await self._lane(claim.shard for claim in claims).write(
+            lambda tx: owner.take(tx, self._node.nonce, claims)
+        )
+        self.mine |= {grant.shard for grant in grants}
+        return grants
+
+    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
+        self.mine -= owners.keys()
+        await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms))
+
+    async def reload(self, owners: Mapping[Shard, Owner]) -> Sequence[Grant]:
+        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners))
+        self.mine -= owners.keys() - {grant.shard for grant in grants}
+        return grants
+
+    async def advance(self, steps: Sequence[Step]) -> frozenset[Shard]:
+        return await self._lane(step.shard for step in steps).write(lambda tx: owner.advance(tx, steps))
+
+    async def scan(self, scan: Scan) -> Page:
+        lane = self._sessions[min(scan.shards) % self.lanes]
+        return await lane.read(lambda tx: owner.scan(tx, scan))
+
+    async def requests(self, shards: Collection[Shard], *, poked: bool) -> Sequence[Request]:
+        lane = self._lane(shards)
+        if await lane.changed() or poked:
+            return await lane.read(lambda tx: tx.read_requests(shards))
+        return ()
+
+    async def answer(
+        self, owners: Mapping[Shard, Owner], requests: Sequence[Request], handed_over: Collection[bytes]
+    ) -> Answers:
+        now_ms = self._clock.wall_ms()
+        answers = await self._lane(owners).write(lambda tx: owner.answer(tx, owners, requests, handed_over, now_ms))
+        self._decided((ruling.request.id, ruling.granted) for ruling in answers.rulings if ruling.claimed)
+        return answers
+
+    async def settle(
+        self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
+    ) -> Settled:
+        lane, node = self._lane(owners), self._node.node_id
+        settled = await lane.write(lambda tx: owner.settle(tx, owners, node, settlements, running, exclusive=False))
+        if settled is None:
+            settled = await lane.write(lambda tx: owner.settle(tx, owners, node, settlements, running, exclusive=True))
+        if settled is None:
+            raise AssertionError("a settle under the exclusive lock always ends")
+        return settled
+
+    async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
+        return await self._lane(owners).write(lambda tx: owner.mark(tx, owners, jobs, size))
+
+    async def maintain(self) -> Upkeep:
+        return await self._database.maintain(
+            now_ms=self._clock.wall_ms(),
+            retention_ms=self._limits.retention_ms,
+            idempotency_ms=self._limits.idempotency_ms,
+        )

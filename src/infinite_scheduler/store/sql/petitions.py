@@ -1,0 +1,149 @@
+"""Wishes to change jobs: concurrent ones share a transaction, and each waits for its verdict."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+
+from infinite_scheduler.clock import Clock, wait
+from infinite_scheduler.errors import SchedulerError, Unavailable
+from infinite_scheduler.model import Shard
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.door import Ask, Standing
+from infinite_scheduler.store.sql.statements import Session
+
+SHARED = 500
+"""The most wishes in one transaction: a few ms of work."""
+
+POLL_MS = 20
+"""How often a process asks for verdicts of owners in other processes."""
+
+
+class Petition(msgspec.Struct):
+    """One wish on its way."""
+
+    wish: Ask
+    answer: asyncio.Future[Standing]
+    deadline_ms: int  # by the steady clock
+
+
+class Petitions:
+    """The way from a wish to its verdict, for all callers of one process and event loop."""
+
+    def __init__(self, session: Session, clock: Clock, poke: Callable[[Collection[Shard]], None]) -> None:
+        self._session = session
+        self._clock = clock
+        self._poke = poke
+        self._new: deque[Petition] = deque()
+        self._asked: dict[bytes, Petition] = {}
+        self._stir = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, wish: Ask, patience_ms: int) -> Standing:
+        """How the wish was decided; raises Unavailable when its owner stays silent for too long."""
+        petition = Petition(wish, asyncio.get_running_loop().create_future(), self._clock.steady_ms() + patience_ms)
+        self._new.append(petition)
+        self._stir.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="petitions")
+        return await petition.answer
+
+    def decided(self, verdicts: Iterable[tuple[bytes, bool]]) -> None:
+        """An owner in this process has decided."""
+        for request, granted in verdicts:
+            petition = self._asked.pop(request, None)
+            if petition:
+                _resolve(petition, granted)
+
+    async def close(self) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        for petition in (*self._new, *self._asked.values()):
+            _refuse(petition, Unavailable("the client was closed while it waited"))
+
+    async def _run(self) -> None:
+        """Until nobody waits any more."""
+        while self._new or self._asked:
+            self._stir.clear()
+            if self._new:
+                batch = [self._new.popleft() for _ in range(min(SHARED, len(self._new)))]
+                await self._guarded(batch, self._ask(batch, exclusive=False))
+            if self._asked and not self._new:
+                await wait(self._clock, self._stir, POLL_MS)
+                await self._listen()
+        self._task = None
+
+    async def _guarded(self, petitions: Collection[Petition], step: "asyncio.Future[None] | object") -> None:
+        try:
+            await step  # type: ignore[misc]
+        except SchedulerError as error:
+            for petition in petitions:
+                self._asked.pop(petition.wish.id, None)
+                _refuse(petition, error)
+
+    async def _ask(self, batch: Collection[Petition], *, exclusive: bool) -> None:
+        wishes = [petition.wish for petition in batch]
+        standings = await self._session.write(lambda tx: door.ask(tx, wishes, exclusive=exclusive))
+        released = []
+        asked = set()
+        for petition in batch:
+            standing = standings[petition.wish.id]
+            match standing:
+                case Standing.ASKED:
+                    self._asked[petition.wish.id] = petition
+                    asked.add(petition.wish.shard)
+                case Standing.RELEASED:
+                    released.append(petition)
+                case Standing.AGAIN:
+                    self._new.append(petition)
+                case _:
+                    if not petition.answer.done():
+                        petition.answer.set_result(standing)
+        if asked:
+            self._poke(asked)
+        if released:
+            await self._ask(released, exclusive=True)
+
+    async def _listen(self) -> None:
+        """Read verdicts of owners elsewhere; give up on those that stay silent."""
+        waiting = list(self._asked)
+        if not waiting:
+            return
+        now = self._clock.steady_ms()
+        try:
+            verdicts = await self._session.read(lambda tx: tx.read_verdicts(waiting))
+            self.decided(verdicts.items())
+            silent = [p for p in self._asked.values() if p.deadline_ms <= now]
+            if silent:
+                await self._give_up(silent)
+        except SchedulerError as error:
+            for petition in [p for p in self._asked.values() if p.deadline_ms <= now]:
+                del self._asked[petition.wish.id]
+                _refuse(petition, error)
+
+    async def _give_up(self, silent: Collection[Petition]) -> None:
+        verdicts = await self._session.write(lambda tx: door.give_up(tx, [p.wish for p in silent]))
+        for petition in silent:
+            verdict = verdicts[petition.wish.id]
+            if self._asked.pop(petition.wish.id, None) is None:
+                continue
+            if verdict is None:
+                _refuse(
+                    petition,
+                    Unavailable(f"the owner of shard {petition.wish.shard} does not answer; nothing was changed"),
+                )
+            else:
+                _resolve(petition, verdict)
+
+
+def _resolve(petition: Petition, granted: bool) -> None:
+    if not petition.answer.done():
+        petition.answer.set_result(Standing.GRANTED if granted else Standing.TOO_LATE)
+
+
+def _refuse(petition: Petition, error: Exception) -> None:
+    if not petition.answer.done():
+        petition.answer.set_exception(error)

@@ -1,0 +1,135 @@
+"""The statements of the line protocol on a relational database, as text."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
+from infinite_scheduler.store.base import Request
+from infinite_scheduler.store.sql.cluster_rows import ClusterRows
+from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.rows import in_chunks, padded
+from infinite_scheduler.store.sql.scans import Scans
+from infinite_scheduler.store.sql.schema import KEYS_TABLE
+from infinite_scheduler.store.sql.statements import NewRow
+
+REQUEST: Final = ("id", "app", "shard", "wish", "job_ids", "due_ms")
+VERDICT: Final = ("request", "granted", "at_ms")
+KEY: Final = ("app", "idempotency_key", "id", "digest", "created_ms")
+ATTEMPT: Final = ("id", "attempt", "app", "started_ms", "finished_ms", "node", "error")
+MARK: Final = ("app", "shard", "id", "size")
+COUNTER: Final = ("process", "app", "day", "what", "n")
+
+KEY_BYTES: Final = 16
+
+
+class SqlStatements(Scans, ClusterRows):
+    """All statements: jobs and the cluster by their base classes, and here what goes on between doors and owners."""
+
+    def insert_requests(self, requests: Iterable[Request]) -> None:
+        self._run_many(
+            self._dialect.insert("scheduler_requests", REQUEST),
+            [
+                (q.id, q.shard.app, q.shard.number, q.change and str(q.change.value), b"".join(q.keys), q.due_ms)
+                for q in requests
+            ],
+        )
+
+    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
+        wanted = frozenset(shards)
+        found: list[Request] = []
+        for app in sorted({shard.app for shard in wanted}):
+            rows = self._select(f"SELECT {', '.join(REQUEST)} FROM scheduler_requests WHERE app = ?", (app,))
+            found += map(_request, rows)
+        return [request for request in found if request.shard in wanted]
+
+    def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
+        return {request for request in ids if self._run("DELETE FROM scheduler_requests WHERE id = ?", (request,))}
+
+    def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_verdicts", VERDICT, ("request",)),
+            [(request, granted, now_ms) for request, granted in sorted(verdicts.items())],
+        )
+
+    def read_verdicts(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+        found: dict[bytes, bool] = {}
+        for chunk in in_chunks(requests):
+            some = padded(chunk)
+            text = f"SELECT request, granted FROM scheduler_verdicts WHERE request IN ({places(len(some))})"
+            found.update((request, bool(granted)) for request, granted in self._select(text, some))
+        return found
+
+    def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Mapping[str, tuple[bytes, bytes]]:
+        claims = sorted(
+            (app, row.spec.idempotency_key, row.key, row.spec.digest, row.created_ms)
+            for row in rows
+            if row.spec.idempotency_key is not None
+        )
+        if not claims or self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) == len(claims):
+            return {}
+        wanted = {(key, id_) for _, key, id_, _, _ in claims}
+        others: dict[str, tuple[bytes, bytes]] = {}
+        for chunk in in_chunks({key for key, _ in wanted}):
+            some = padded(chunk)
+            text = (
+                f"SELECT idempotency_key, id, digest FROM {KEYS_TABLE}"
+                f" WHERE app = ? AND idempotency_key IN ({places(len(some))})"
+            )
+            others.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))
+        differing = {key for key, id_ in wanted if others[key][0] != id_}
+        return {key: others[key] for key in differing}
+
+    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_attempts", ATTEMPT, ("id", "attempt")),
+            [(key, a.attempt, app, a.started_ms, a.finished_ms, a.node, a.error) for key, a in attempts],
+        )
+
+    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
+        rows = self._select(
+            "SELECT attempt, started_ms, finished_ms, node, error FROM scheduler_attempts WHERE id = ? AND app = ?"
+            " ORDER BY attempt",
+            (key, app),
+        )
+        return [Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e) for a, s, f, n, e in rows]
+
+    def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_marks", MARK, ("app", "shard", "id")),
+            [(shard.app, shard.number, key, size) for shard, key, size in marks],
+        )
+
+    def read_marks(self, shard: Shard) -> Mapping[bytes, int]:
+        return dict(self._select("SELECT id, size FROM scheduler_marks WHERE app = ? AND shard = ?", shard))
+
+    def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None:
+        self._run_many(
+            "DELETE FROM scheduler_marks WHERE app = ? AND shard = ? AND id = ?",
+            [(shard.app, shard.number, key) for shard, key in keys],
+        )
+
+    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
+        day = now_ms // DAY_MS
+        self._run_many(
+            self._dialect.upsert("scheduler_counters", COUNTER, COUNTER[:4], add=("n",)),
+            [(self._process, app, day, what, n) for (app, what), n in sorted(deltas.items()) if n],
+        )
+
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for app, what, n in self._select("SELECT app, what, SUM(n) FROM scheduler_counters GROUP BY app, what"):
+            counts.setdefault(app, {})[what] = int(n)
+        return counts
+
+
+def _request(row: Sequence[Any]) -> Request:
+    id_, app, number, change, keys, due_ms = row
+    return Request(
+        id=id_,
+        shard=Shard(app, number),
+        change=Change(change) if change else None,
+        keys=tuple(keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)),
+        due_ms=due_ms,
+    )

@@ -1,0 +1,193 @@
+"""The tables as they are made, and the numbered steps that bring an older database up to date."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Callable, Iterator, Sequence
+
+from infinite_scheduler.errors import StoreMismatch
+from infinite_scheduler.store.sql.dialect import Cursor, Dialect
+from infinite_scheduler.store.sql.tables import moved_table
+
+SCHEMA_TABLE = "scheduler_schema"
+
+Columns = Sequence[tuple[str, str]]
+
+# In the order in which they are stored: what filters read comes first; job_data last, since a large one spills over.
+JOB_COLUMNS: Columns = (
+    ("status", "name NOT NULL"),
+    ("due_ms", "int NOT NULL"),
+    ("scheduled_ms", "int NOT NULL"),
+    ("attempt", "int NOT NULL"),
+    ("priority", "int NOT NULL"),
+    ("shard", "int NOT NULL"),
+    ("job_name", "text"),
+    ("job_group", "text"),
+    ("tags", "text"),
+    ("request_id", "text"),
+    ("idempotency_key", "text"),
+    ("created_ms", "int NOT NULL"),
+    ("finished_ms", "int"),
+    ("error", "text"),
+    ("id", "key NOT NULL"),
+    ("job_data", "text NOT NULL"),
+)
+
+SHARED: dict[str, tuple[Columns, str]] = {
+    "scheduler_apps": (
+        (
+            ("name", "name NOT NULL"),
+            ("shards", "int NOT NULL"),
+            ("paused", "bool NOT NULL"),
+            ("created_ms", "int NOT NULL"),
+        ),
+        "name",
+    ),
+    "scheduler_nodes": (
+        (
+            ("nonce", "name NOT NULL"),
+            ("node_id", "text NOT NULL"),
+            ("apps", "text NOT NULL"),
+            ("started_ms", "int NOT NULL"),
+            ("draining", "bool NOT NULL"),
+            ("beat", "int NOT NULL"),
+            ("beat_ms", "int NOT NULL"),
+        ),
+        "nonce",
+    ),
+    "scheduler_shards": (
+        (
+            ("app", "name NOT NULL"),
+            ("shard", "int NOT NULL"),
+            ("owner_nonce", "name NOT NULL"),
+            ("epoch", "int NOT NULL"),
+            ("line_ms", "int NOT NULL"),
+            ("low_ms", "int NOT NULL"),
+        ),
+        "app, shard",
+    ),
+    "scheduler_requests": (
+        (
+            ("id", "key NOT NULL"),
+            ("app", "name NOT NULL"),
+            ("shard", "int NOT NULL"),
+            ("wish", "name"),
+            ("job_ids", "bytes NOT NULL"),
+            ("due_ms", "int"),
+        ),
+        "id",
+    ),
+    "scheduler_verdicts": (
+        (("request", "key NOT NULL"), ("granted", "bool NOT NULL"), ("at_ms", "int NOT NULL")),
+        "request",
+    ),
+    "scheduler_attempts": (
+        (
+            ("id", "key NOT NULL"),
+            ("attempt", "int NOT NULL"),
+            ("app", "name NOT NULL"),
+            ("started_ms", "int NOT NULL"),
+            ("finished_ms", "int"),
+            ("node", "text NOT NULL"),
+            ("error", "text"),
+        ),
+        "id, attempt",
+    ),
+    "scheduler_marks": (
+        (("app", "name NOT NULL"), ("shard", "int NOT NULL"), ("id", "key NOT NULL"), ("size", "int NOT NULL")),
+        "app, shard, id",
+    ),
+    "scheduler_counters": (
+        (
+            ("process", "name NOT NULL"),
+            ("app", "name NOT NULL"),
+            ("day", "int NOT NULL"),
+            ("what", "name NOT NULL"),
+            ("n", "int NOT NULL"),
+        ),
+        "process, app, day, what",
+    ),
+}
+
+KEYS_TABLE = "scheduler_idempotency_keys"
+KEY_COLUMNS: Columns = (
+    ("app", "name NOT NULL"),
+    ("idempotency_key", "name NOT NULL"),
+    ("id", "key NOT NULL"),
+    ("digest", "bytes NOT NULL"),
+    ("created_ms", "int NOT NULL"),
+)
+
+
+def create_table(dialect: Dialect, table: str, columns: Columns, key: str, *, readable: Sequence[str] = ()) -> str:
+    """The statement that makes a table unless it is there."""
+    lines = [*readable, *(f"{name} {_typed(dialect, kind)}" for name, kind in columns), f"PRIMARY KEY ({key})"]
+    body = ",\n  ".join(lines)
+    return f"CREATE TABLE IF NOT EXISTS {table} (\n  {body}\n){dialect.table_options}"
+
+
+def create_job_table(dialect: Dialect, table: str) -> str:
+    """The statement that makes a table for jobs: first what people read, then what is stored."""
+    readable = (
+        dialect.readable_id("job_id", "id"),
+        dialect.readable_time("scheduled_time", "scheduled_ms"),
+        dialect.readable_time("due_time", "due_ms"),
+        dialect.readable_time("created_at", "created_ms"),
+        dialect.readable_time("finished_at", "finished_ms"),
+    )
+    return create_table(dialect, table, JOB_COLUMNS, "id", readable=readable)
+
+
+def create_moved_table(dialect: Dialect, app: str) -> str:
+    """The statement that makes the table of an app's moved jobs."""
+    return create_table(
+        dialect, moved_table(app), (("position", "key NOT NULL"), ("id", "key NOT NULL")), "position, id"
+    )
+
+
+def _typed(dialect: Dialect, kind: str) -> str:
+    word, _, rest = kind.partition(" ")
+    return f"{dialect.types[word]} {rest}".rstrip()
+
+
+def _first(dialect: Dialect) -> Iterator[str]:
+    for table, (columns, key) in SHARED.items():
+        yield create_table(dialect, table, columns, key)
+    yield create_table(dialect, KEYS_TABLE, KEY_COLUMNS, "app, idempotency_key")
+    yield "CREATE INDEX scheduler_requests_by_shard ON scheduler_requests (app, shard)"
+
+
+MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first,)
+"""Step n brings a database from version n to n + 1. A step that was released never changes."""
+
+VERSION = len(MIGRATIONS)
+
+
+def version_of(cursor: Cursor, dialect: Dialect) -> int:
+    """The schema's version; 0 for a database without one. Raises StoreMismatch for one from the future."""
+    if SCHEMA_TABLE not in dialect.tables(cursor):
+        return 0
+    cursor.execute(f"SELECT version FROM {SCHEMA_TABLE}")
+    row = cursor.fetchone()
+    version = int(row[0]) if row else 0
+    if version > VERSION:
+        raise StoreMismatch(
+            f"the database has schema version {version}, this infinite_scheduler knows versions up to {VERSION}: "
+            "a newer one has used it; upgrade the infinite-scheduler package here too"
+        )
+    return version
+
+
+def migrate(cursor: Cursor, dialect: Dialect) -> None:
+    """Bring the schema up to date, in a transaction that keeps everybody else from doing the same."""
+    version = version_of(cursor, dialect)
+    if version == VERSION:
+        return
+    for step in MIGRATIONS[version:]:
+        for statement in step(dialect):
+            cursor.execute(statement)
+    if version == 0:
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {SCHEMA_TABLE} (version {dialect.types['int']} NOT NULL)")
+        cursor.execute(f"DELETE FROM {SCHEMA_TABLE}")
+        cursor.execute(f"INSERT INTO {SCHEMA_TABLE} (version) VALUES ({VERSION})")
+    else:
+        cursor.execute(f"UPDATE {SCHEMA_TABLE} SET version = {VERSION}")

@@ -1,0 +1,167 @@
+"""SQLite as the home of the SQL store: one file, one writing connection for each process."""
+
+import os
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from infinite_scheduler.errors import ConfigError, StoreBroken, StoreUnavailable
+from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.sql.liveness import LockFolder
+from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.schema import migrate
+from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions, Worker
+from infinite_scheduler.store.sql.statements import Database, Session
+
+MEMORY: Final = ":memory:"
+READER: Final = "reader"
+OLDEST: Final = (3, 35, 0)
+
+SWITCH_S: Final = 0.0005
+"""How long a thread may keep the interpreter while others wait. With Python's 5 ms, a lane that works would delay every
+timer of the event loop by up to 5 ms."""
+
+CACHED_STATEMENTS: Final = 512
+CACHE_KIB: Final = 32 * 1024
+
+
+class SqliteDatabase(Database):
+    """One SQLite file, or `:memory:` for a store that ends with its process.
+
+    One connection in one thread does everything that writes, inserts too: SQLite has one writer at a time, and two
+    connections of one process would only stand in each other's way. Listings for people have a connection of their own, so
+    that they never hold up the lane. With `inline`, everything happens in the caller's thread.
+    """
+
+    lanes = 1
+
+    def __init__(self, path: str | Path, *, inline: bool = False) -> None:
+        self._path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
+        self._inline = inline
+        self._process = os.urandom(8).hex()
+        self._locks = None if self._path == MEMORY else LockFolder(Path(f"{self._path}-nodes"))
+        self._open: dict[str, tuple[Worker | None, Transactions]] = {}
+
+    async def open(self) -> None:
+        if not self._inline:
+            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        await self._connect("lane")
+        if not self._inline and self._path != MEMORY:
+            await self._connect(READER)
+
+    async def _connect(self, name: str) -> None:
+        if self._inline:
+            self._open[name] = None, self._transactions(name)
+            return
+        worker = Worker(f"sqlite-{name}")
+        try:
+            self._open[name] = worker, await worker.do(lambda: self._transactions(name))
+        except BaseException:
+            worker.stop()
+            raise
+
+    def _transactions(self, name: str) -> Transactions:
+        """Open a connection; the first one brings the schema up to date."""
+        check_place(self._path)
+        connection = connect(self._path)
+        dialect = SqliteDialect()
+        cursor = connection.cursor()
+        transactions = Transactions(connection, SqlStatements(cursor, dialect, self._process), self._path)
+        try:
+            transactions.prepare(_READING if name == READER else _WRITING)
+            if name != READER:
+                transactions.write(lambda _: migrate(cursor, dialect))
+        except BaseException:
+            connection.close()
+            raise
+        return transactions
+
+    async def close(self) -> None:
+        for name in list(self._open):
+            worker, transactions = self._open.pop(name)
+            if worker is None:
+                transactions.close()
+            else:
+                await worker.do(transactions.close)
+                worker.stop()
+                worker.join()
+
+    def session(self, name: str) -> Session:
+        opened = self._open.get(name) or self._open.get("lane")
+        if opened is None:
+            raise StoreUnavailable("the store is not open")
+        worker, transactions = opened
+        return InlineSession(transactions) if worker is None else ThreadSession(worker, transactions)
+
+    async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
+        return Upkeep()
+
+    def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        return self._locks.free(node.nonce for node in nodes) if self._locks else frozenset()
+
+    def live(self, nonce: str) -> None:
+        if self._locks:
+            self._locks.hold(nonce)
+
+
+_WRITING: Final = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
+    "PRAGMA temp_store = MEMORY",
+)
+_READING: Final = ("PRAGMA query_only = ON", "PRAGMA temp_store = MEMORY")
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection that begins and ends its transactions only when told, and never waits by itself."""
+    uri = path if path == MEMORY else f"file:{quote(path)}"
+    try:
+        return sqlite3.connect(
+            uri,
+            uri=path != MEMORY,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=CACHED_STATEMENTS,
+        )
+    except sqlite3.Error as error:
+        raise StoreBroken(f"the database {path} cannot be opened ({error})") from error
+
+
+def check_place(path: str) -> None:
+    """Refuse what SQLite would refuse with less clear words."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise StoreBroken(f"SQLite {needed} or newer is needed, this Python has {sqlite3.sqlite_version}")
+    if path == MEMORY:
+        return
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise StoreBroken(
+            f"the database {path} cannot be made: there is no folder {folder}; create it, or name another place"
+        )
+    if Path(path).is_dir():
+        raise StoreBroken(f"{path} is a folder: name a file for the database")
+
+
+def path_of(url: str) -> str:
+    """The file that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
+    rest = url.removeprefix("sqlite:")
+    place, _, options = rest.partition("?")
+    if options:
+        raise ConfigError(
+            f"store URL {url!r} has options ({options}); SQLite takes none here: leave out what follows the '?'"
+        )
+    if rest == url or not place.startswith("///"):
+        raise ConfigError(
+            f"store URL {url!r} is no SQLite URL; one looks like sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
+        )
+    path = place.removeprefix("///")
+    if not path:
+        raise ConfigError(f"store URL {url!r} names no file; one that does looks like sqlite:///jobs.db")
+    return path

@@ -1,0 +1,59 @@
+"""What SQLite reports, as errors of ours that say what to change."""
+
+import sqlite3
+
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
+
+IN_THE_WAY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, 0 if it is the driver's own error."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Is somebody else in the way?"""
+    return code_of(error) in IN_THE_WAY
+
+
+def is_missing_table(error: sqlite3.Error) -> bool:
+    """Did the statement name a table that is not there?"""
+    return code_of(error) == sqlite3.SQLITE_ERROR and "no such table" in str(error)
+
+
+def translated(error: sqlite3.Error, path: str) -> SchedulerError:
+    """The error that a caller sees."""
+    match code_of(error):
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return StoreBroken(
+                f"the database {path} cannot be written ({error}): give this user write access to the file and to its folder, "
+                "where SQLite keeps the -wal and -shm files beside it"
+            )
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreBroken(
+                f"the database {path} cannot be opened ({error}): does its folder exist, and may this user write there?"
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return StoreBroken(f"{path} is not a SQLite database: name another file, or move this one away")
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreBroken(
+                f"the database {path} is damaged ({error}): stop all nodes and restore it, or try sqlite3's .recover"
+            )
+        case sqlite3.SQLITE_FULL:
+            return StoreBroken(
+                f"no space left for the database {path} ({error}): free some space on its disk; nothing was committed"
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreBroken(f"the disk of the database {path} fails ({error}): see the system's log")
+        case code if code in IN_THE_WAY:
+            return StoreUnavailable(f"another process holds the database {path} ({error})")
+        case _:
+            return StoreBroken(f"the database {path} refused a statement ({error})")
+
+
+def in_doubt(error: sqlite3.Error, path: str) -> SchedulerError:
+    """The error of a commit; a full disk is certain to have committed nothing, anything else is not known."""
+    if code_of(error) == sqlite3.SQLITE_FULL:
+        return translated(error, path)
+    return StoreUnavailable(f"a commit to the database {path} failed ({error}); it is not known whether it took place")

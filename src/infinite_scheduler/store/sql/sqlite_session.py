@@ -1,0 +1,211 @@
+"""Transactions on one SQLite connection, run by a thread of their own or in the caller's."""
+
+import asyncio
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from infinite_scheduler.errors import StoreBroken, StoreUnavailable
+from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.rows import RunAgain
+from infinite_scheduler.store.sql.sqlite_errors import in_doubt, is_busy, is_missing_table, translated
+from infinite_scheduler.store.sql.statements import Body, Session
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 5.0
+"""How long another process may hold the write lock before a transaction gives up."""
+
+TRIES: Final = 5
+"""How often a body is run again because tables came and went beneath it."""
+
+
+class Transactions:
+    """One connection: one transaction at a time, tried again while another process is in the way."""
+
+    def __init__(self, connection: sqlite3.Connection, statements: SqlStatements, path: str) -> None:
+        self._connection = connection
+        self._statements = statements
+        self._path = path
+
+    def prepare(self, pragmas: Iterable[str]) -> None:
+        """Set the connection up."""
+        for pragma in pragmas:
+            self._insist(lambda text=pragma: self._connection.execute(text).fetchall())  # type: ignore[misc]
+
+    def write(self, body: Body[T]) -> T:
+        """Run the body under the write lock, and commit."""
+        return self._insist(lambda: self._run("BEGIN IMMEDIATE", body))
+
+    def read(self, body: Body[T]) -> T:
+        """Run the body on one snapshot."""
+        return self._insist(lambda: self._run("BEGIN", body))
+
+    def version(self) -> int:
+        """A number that changes when another connection has committed."""
+        return self._insist(lambda: int(self._connection.execute("PRAGMA data_version").fetchone()[0]))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _insist(self, step: Callable[[], T]) -> T:
+        """Do a step, again while somebody is in the way: SQLite's own way of waiting favours whoever came last."""
+        began = time.monotonic()
+        while True:
+            try:
+                return step()
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise translated(error, self._path) from error
+                waited = time.monotonic() - began
+                if waited > PATIENCE_S:
+                    raise StoreUnavailable(
+                        f"another process has held the write lock of the database {self._path} for {waited:.0f} s: "
+                        "look for a long transaction, a backup or an open sqlite3 shell"
+                    ) from error
+            time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311 - short and uneven: so that no process is always too late
+
+    def _run(self, begin: str, body: Body[T]) -> T:
+        self._statements.start()
+        for _ in range(TRIES):
+            self._connection.execute(begin)
+            try:
+                self._statements.begin()
+                result = body(self._statements)
+            except RunAgain:
+                self._roll_back()
+            except sqlite3.Error as error:
+                self._roll_back()
+                if not is_missing_table(error):
+                    raise
+                self._statements.forget()
+            except BaseException:
+                self._roll_back()
+                raise
+            else:
+                self._commit()
+                return result
+        raise StoreBroken(
+            f"tables of the database {self._path} vanish while they are used: does another program drop them?"
+        )
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise in_doubt(error, self._path) from error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+class InlineSession(Session):
+    """Transactions in the caller's thread, for tests that must be the same every time."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._version = -1
+
+    async def write(self, body: Body[T]) -> T:
+        return self._transactions.write(body)
+
+    async def read(self, body: Body[T]) -> T:
+        return self._transactions.read(body)
+
+    async def changed(self) -> bool:
+        before, self._version = self._version, self._transactions.version()
+        return self._version != before
+
+    async def close(self) -> None:
+        """The database closes its connections."""
+
+
+class Worker:
+    """A thread that does one thing after the other, for callers in any event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    async def do(self, step: Callable[[], T]) -> T:
+        """Do this after everything that was asked before; a caller who stops waiting does not stop what has begun."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = step()
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                _tell(loop, _fail, future, error)
+            else:
+                _tell(loop, _resolve, future, result)
+
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            self._queue.put(work)
+        return await future
+
+    def stop(self) -> None:
+        """Finish what was asked before, then end."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+class ThreadSession(Session):
+    """Transactions in the thread of a worker, which several sessions may share."""
+
+    def __init__(self, worker: Worker, transactions: Transactions) -> None:
+        self._worker = worker
+        self._transactions = transactions
+        self._version = -1
+
+    async def write(self, body: Body[T]) -> T:
+        return await self._worker.do(lambda: self._transactions.write(body))
+
+    async def read(self, body: Body[T]) -> T:
+        return await self._worker.do(lambda: self._transactions.read(body))
+
+    async def changed(self) -> bool:
+        before, self._version = self._version, await self._worker.do(self._transactions.version)
+        return self._version != before
+
+    async def close(self) -> None:
+        """The database closes its connections."""
+
+
+def _tell(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(*call)
+    except RuntimeError:  # the loop is closed: nobody waits any more
+        return
+
+
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,211 @@
+"""What the line protocol needs of a database: statements inside one transaction, and sessions that run transactions.
+
+Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements. So the same
+protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status
+from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
+
+T = TypeVar("T")
+
+
+class NewRow(msgspec.Struct, frozen=True, gc=False):
+    """A job that is about to be inserted under `key`, due at the moment in it."""
+
+    key: bytes
+    spec: JobSpec
+    created_ms: int
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A compare-and-set of one row: it happens only if status, attempt and due are as remembered."""
+
+    key: bytes
+    was_status: Status
+    was_attempt: int
+    was_due_ms: int
+    status: Status
+    attempt: int
+    due_ms: int
+    scheduled_ms: int | None = None  # None: as it is
+    finished_ms: int | None = None
+    error: str | None = None
+
+
+class Statements(ABC):
+    """One open transaction at READ COMMITTED: each statement sees what is committed by then, and its own writes."""
+
+    @abstractmethod
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
+        """Lock shard rows in order, to the end of the transaction, then read them; those that do not exist are left out."""
+
+    @abstractmethod
+    def read_shards(self) -> Sequence[ShardInfo]:
+        """All shard rows, without a lock."""
+
+    @abstractmethod
+    def write_shards(self, rows: Iterable[ShardInfo]) -> None:
+        """Write owner, line and low of shards that are locked exclusively."""
+
+    @abstractmethod
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
+        """Insert pending rows, in the table that each key names; a key that is there already is left alone."""
+
+    @abstractmethod
+    def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
+        """Rows by key, in any order, those that exist; without their attempts."""
+
+    @abstractmethod
+    def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
+        """Pending rows by key in [start, end), in order; then the key up to which all were read, or None when that is the end."""
+
+    @abstractmethod
+    def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
+        """Entries by position in [start, end), in order, with their pending rows; then as for rows."""
+
+    @abstractmethod
+    def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:
+        """Compare and set rows. Returns the keys of those that were not as remembered."""
+
+    @abstractmethod
+    def insert_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Insert or ignore entries (position, key)."""
+
+    @abstractmethod
+    def delete_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Delete entries (position, key)."""
+
+    @abstractmethod
+    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
+        """List rows of an app by key, from after (or, newest first, before) the given one."""
+
+    @abstractmethod
+    def insert_requests(self, requests: Iterable[Request]) -> None: ...
+
+    @abstractmethod
+    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
+        """All requests for these shards, in any order."""
+
+    @abstractmethod
+    def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
+        """Delete requests. Returns the ids of those that were there."""
+
+    @abstractmethod
+    def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> None:
+        """Answer the callers of these requests: granted or not."""
+
+    @abstractmethod
+    def read_verdicts(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+        """The answers to those of these requests that have one; maintenance deletes old ones."""
+
+    @abstractmethod
+    def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Mapping[str, tuple[bytes, bytes]]:
+        """Insert or ignore the idempotency keys of these rows. Returns, for each key that another job has: its id and digest."""
+
+    @abstractmethod
+    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
+        """Insert or replace attempts of jobs."""
+
+    @abstractmethod
+    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]: ...
+
+    @abstractmethod
+    def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
+        """Insert or replace the size of the batch in which a job is about to be fired."""
+
+    @abstractmethod
+    def read_marks(self, shard: Shard) -> Mapping[bytes, int]: ...
+
+    @abstractmethod
+    def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None: ...
+
+    @abstractmethod
+    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
+        """Add to this process's counters of (app, what) for the day."""
+
+    @abstractmethod
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]: ...
+
+    @abstractmethod
+    def read_apps(self) -> Sequence[AppInfo]: ...
+
+    @abstractmethod
+    def insert_app(self, app: AppInfo, now_ms: int) -> None:
+        """Insert an app and its shard rows (released, line and low at `now_ms`), unless it is there already; and its tables."""
+
+    @abstractmethod
+    def set_paused(self, app: str, *, paused: bool) -> bool:
+        """Returns whether the app exists."""
+
+    @abstractmethod
+    def read_nodes(self) -> Sequence[NodeInfo]: ...
+
+    @abstractmethod
+    def write_node(self, node: NodeInfo) -> None:
+        """Insert or replace a node's row."""
+
+    @abstractmethod
+    def delete_node(self, nonce: str) -> None: ...
+
+
+Body = Callable[[Statements], T]
+"""A transaction: statements, then a result. It may run more than once, so it changes nothing outside but through its result."""
+
+
+class Session(ABC):
+    """One connection doing one transaction at a time, in the order of the calls."""
+
+    @abstractmethod
+    async def write(self, body: Body[T]) -> T:
+        """Run a transaction that writes, and commit it. Durable on return.
+
+        Raises StoreUnavailable when it is not known whether it was committed, or the database does not answer.
+        """
+
+    @abstractmethod
+    async def read(self, body: Body[T]) -> T:
+        """Run a transaction that only reads."""
+
+    @abstractmethod
+    async def changed(self) -> bool:
+        """May another process have written since this was last asked? True where it cannot be known cheaply."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
+class Database(ABC):
+    """A database that the SQL store can live in."""
+
+    lanes: int
+    """How many lanes of owned shards may work at once."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date under a lock."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    def session(self, name: str) -> Session:
+        """A session for one purpose: `lane-0`, `door`, ...; a database with one writer gives the same one for all."""
+
+    @abstractmethod
+    async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
+        """Make tables ahead, drop or prune what is past its retention and settled, fold counters: a short slice of work."""
+
+    @abstractmethod
+    def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        """The nonces among these whose processes are proven to have ended."""
+
+    @abstractmethod
+    def live(self, nonce: str) -> None:
+        """Begin to prove that the process with this nonce lives, for as long as it does."""

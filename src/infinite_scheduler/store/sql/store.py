@@ -1,0 +1,224 @@
+"""The SQL store: the port over transactions of the line protocol."""
+
+import heapq
+import itertools
+import os
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.clock import Clock, sleep
+from infinite_scheduler.errors import (
+    InvalidRequest,
+    StoreMismatch,
+    StoreUnavailable,
+    UnknownApp,
+    UnknownJob,
+)
+from infinite_scheduler.model import (
+    Accepted,
+    Change,
+    JobId,
+    JobRecord,
+    JobSpec,
+    Shard,
+    check_app_name,
+    key_text,
+)
+from infinite_scheduler.store.base import (
+    AppInfo,
+    Found,
+    NodeInfo,
+    Poke,
+    Query,
+    Store,
+    StoreLimits,
+    Survey,
+    Verdict,
+    View,
+)
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.door import Ask, Standing
+from infinite_scheduler.store.sql.ownership import SqlOwnership
+from infinite_scheduler.store.sql.petitions import Petitions
+from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
+
+TRIES = 4
+"""How often an insert is sent when its answer is lost; its ids make the repetition harmless."""
+
+
+class SqlStore(Store):
+    """Jobs in the tables of a SQL database."""
+
+    def __init__(self, database: Database, clock: Clock, limits: StoreLimits | None = None) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits or StoreLimits()
+        self._apps: dict[str, AppInfo] = {}
+        self._turns: dict[str, itertools.count[int]] = {}
+        self._owners: list[SqlOwnership] = []
+        self._pokes: list[Poke] = []
+        self._petitions: Petitions | None = None
+
+    async def open(self) -> None:
+        await self._database.open()
+        self._door = self._database.session("door")
+        self._reader = self._database.session("reader")
+        self._petitions = Petitions(self._door, self._clock, self._poke)
+
+    async def close(self) -> None:
+        if self._petitions:
+            await self._petitions.close()
+            self._petitions = None
+            await self._database.close()
+
+    async def register(self, app: str, shards: int | None = None) -> AppInfo:
+        check_app_name(app)
+        now_ms = self._clock.wall_ms()
+        wanted = AppInfo(name=app, shards=shards or self._limits.shards, paused=False, created_ms=now_ms)
+
+        def body(tx: Statements) -> AppInfo:
+            tx.insert_app(wanted, now_ms)
+            return next(info for info in tx.read_apps() if info.name == app)
+
+        info = await self._door.write(body)
+        self._apps[app] = info
+        if shards is not None and info.shards != shards:
+            raise StoreMismatch(
+                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed when the app "
+                f"is made: set shards = {info.shards} for it, or leave the setting out"
+            )
+        return info
+
+    async def pause(self, app: str, *, paused: bool) -> None:
+        if not await self._door.write(lambda tx: tx.set_paused(app, paused=paused)):
+            raise UnknownApp(app, await self._known())
+
+    async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        now_ms = self._clock.wall_ms()
+        for app in {spec.app for spec in specs}:
+            await self._app(app)
+        batch = Batch.of(specs, now_ms, self._next_shard)
+        inserted = await self._insert(batch.chunks, now_ms)
+        if inserted.woken:
+            self._poke(inserted.woken)
+        return batch.answers(inserted.repeats)
+
+    async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> door.Inserted:
+        """Insert, and again under the same ids when the answer was lost."""
+        for attempt in itertools.count(1):
+            try:
+                return await self._door.write(lambda tx: door.insert(tx, chunks, now_ms))
+            except StoreUnavailable:
+                if attempt == TRIES:
+                    raise
+                await sleep(self._clock, 50 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _next_shard(self, app: str) -> int:
+        """In rotation over the app's shards, those that this process owns first: they need no poll to be noticed."""
+        info = self._apps[app]
+        turn = next(self._turns.setdefault(app, itertools.count(random.randrange(info.shards))))  # noqa: S311
+        mine = [shard.number for owner in self._owners for shard in owner.mine if shard.app == app]
+        return mine[turn % len(mine)] if mine else turn % info.shards
+
+    async def _app(self, app: str) -> AppInfo:
+        if app not in self._apps:
+            infos = await self._reader.read(lambda tx: tx.read_apps())
+            self._apps.update((info.name, info) for info in infos)
+            if app not in self._apps:
+                raise UnknownApp(app, self._apps)
+        return self._apps[app]
+
+    async def _known(self) -> Sequence[str]:
+        return [info.name for info in await self._reader.read(lambda tx: tx.read_apps())]
+
+    async def change(
+        self,
+        change: Change,
+        key: bytes,
+        *,
+        due_ms: int | None = None,
+        app: str | None = None,
+        patience_ms: int = 15_000,
+    ) -> Verdict:
+        app = app or await self._locate(key)
+        now_ms = self._clock.wall_ms()
+        if change is not Change.CANCEL:
+            due_ms = now_ms if due_ms is None else max(due_ms, now_ms)
+        wish = Ask(id=os.urandom(16), change=change, app=app, key=key, due_ms=due_ms, now_ms=now_ms)
+        if self._petitions is None:
+            raise StoreUnavailable("the store is closed")
+        standing = await self._petitions.submit(wish, patience_ms)
+        record = await self.get(key, app=app)
+        if record is None or standing is Standing.MISSING:
+            raise UnknownJob(key_text(key))
+        if standing is Standing.NOTHING_TO_RETRY:
+            advice = "schedule a new job" if record.status.final else "use run-now"
+            raise InvalidRequest(f"job {record.id} is {record.status}, so there is nothing to retry; {advice}")
+        return Verdict(granted=standing is Standing.GRANTED, record=record)
+
+    async def _locate(self, key: bytes) -> str:
+        """The app of a job: an id does not name it."""
+
+        def body(tx: Statements) -> str | None:
+            return next((info.name for info in tx.read_apps() if tx.read_jobs(info.name, [key])), None)
+
+        app = await self._reader.read(body)
+        if app is None:
+            raise UnknownJob(key_text(key))
+        return app
+
+    async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
+        def body(tx: Statements) -> JobRecord | None:
+            for name in [app] if app else [info.name for info in tx.read_apps()]:
+                for record in tx.read_jobs(name, [key]):
+                    return msgspec.structs.replace(record, attempts=tuple(tx.read_attempts(name, key)))
+            return None
+
+        return await self._reader.read(body)
+
+    async def find(self, query: Query) -> Found:
+        after = bytes(JobId.parse(query.cursor)) if query.cursor else None
+        apps = [query.app] if query.app else await self._known()
+        if query.app:
+            await self._app(query.app)
+
+        def body(tx: Statements) -> list[JobRecord]:
+            found = (tx.find_jobs(app, query, after, query.limit + 1) for app in apps)
+            merged = heapq.merge(*found, key=_record_key, reverse=query.newest_first)
+            return list(itertools.islice(merged, query.limit + 1))
+
+        records = await self._reader.read(body)
+        more = len(records) > query.limit
+        records = records[: query.limit]
+        return Found(records=records, cursor=records[-1].id if more and records else None)
+
+    async def survey(self) -> Survey:
+        def body(tx: Statements) -> Survey:
+            nodes = tuple(tx.read_nodes())
+            view = View(
+                nodes=nodes, shards=tuple(tx.read_shards()), apps=tuple(tx.read_apps()), dead=self._database.dead(nodes)
+            )
+            return Survey(view=view, counts=tx.read_counts())
+
+        return await self._reader.read(body)
+
+    def ownership(self, node: NodeInfo, poke: Poke) -> SqlOwnership:
+        if self._petitions is None:
+            raise StoreUnavailable("the store is not open")
+        self._database.live(node.nonce)
+        owner = SqlOwnership(self._database, self._clock, self._limits, node, self._petitions.decided)
+        self._owners.append(owner)
+        self._pokes.append(poke)
+        return owner
+
+    def _poke(self, shards: Collection[Shard]) -> None:
+        for poke in self._pokes:
+            poke(shards)
+
+
+def _record_key(record: JobRecord) -> bytes:
+    return record.job.key

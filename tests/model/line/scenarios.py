@@ -1,0 +1,131 @@
+"""The scenarios of one shard, each a small case searched exhaustively, and which of them catches which missing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.model.line.state import Faults
+from tests.model.line.world import Change, Insert, Scenario
+
+Job = tuple[int, int]
+
+
+def insert(*rows: Job) -> Insert:
+    return Insert(rows)
+
+
+def user(*rows: Job) -> Insert:
+    return Insert(rows, user=True)
+
+
+def cancel(job: int) -> Change:
+    return Change(job)
+
+
+def move(job: int, due: int) -> Change:
+    return Change(job, due)
+
+
+def _(*callers: Insert | Change, **bounds: Any) -> Scenario:
+    faults = Faults(**{name: bounds.pop(name) for name in Faults._fields if name in bounds})
+    return Scenario(callers, faults, **bounds)
+
+
+INSERTS = {
+    "insert-crash": _(insert((0, 2)), crash=1),
+    "insert-past": _(insert((0, 0)), crash=1),
+    "insert-drain": _(insert((0, 1)), drain=1),
+    "insert-doubt": _(insert((0, 1)), doubt=1, crash=1, horizon=2),
+    "insert-lapse": _(insert((0, 1)), lapse=1, horizon=2),
+    "user-crash": _(user((0, 2)), crash=1),
+    "user-doubt": _(user((0, 1)), doubt=1, crash=1, horizon=2),
+    "two-in-one": _(insert((0, 0), (1, 1)), crash=1, horizon=1),
+    "two-users": _(user((0, 1)), user((1, 1)), horizon=1),
+    "two-callers": _(insert((0, 1)), user((1, 0)), crash=1, horizon=1),
+    "pages": _(insert((0, 1), (1, 1)), insert((2, 2)), page=1, horizon=2),
+    "drain-doubt": _(insert((0, 0)), drain=1, doubt=1, horizon=1),
+    "lapse-doubt": _(insert((0, 0)), lapse=1, doubt=1, horizon=1),
+}
+CANCELS = {
+    "cancel": _(insert((0, 2)), cancel(0), crash=1),
+    "cancel-user": _(user((0, 2)), cancel(0), horizon=2),
+    "cancel-doubt": _(insert((0, 1)), cancel(0), doubt=1, horizon=2),
+    "cancel-lapse": _(insert((0, 0)), cancel(0), lapse=1, horizon=1),
+    "cancel-retry": _(insert((0, 1)), cancel(0), retry=1, horizon=2),
+    "cancel-drain": _(insert((0, 0)), cancel(0), drain=1, horizon=1),
+    "released-past": _(insert((0, 1)), move(0, 0), drain=1, horizon=1),
+    "released-later": _(insert((0, 0)), move(0, 1), drain=1, crash=1, horizon=1),
+    "released-doubt": _(insert((0, 0)), cancel(0), drain=1, doubt=1, horizon=1),
+}
+MOVES = {
+    "later": _(insert((0, 1)), move(0, 2), crash=1, horizon=2),
+    "earlier": _(insert((0, 3)), move(0, 1), crash=1),
+    "past": _(insert((0, 2)), move(0, 0), crash=1, horizon=2),
+    "later-cancel": _(insert((0, 1)), move(0, 2), cancel(0), horizon=2),
+    "later-earlier": _(insert((0, 1)), move(0, 2), move(0, 1), horizon=2),
+    "later-doubt": _(insert((0, 1)), move(0, 2), doubt=1, horizon=2),
+    "later-lapse": _(insert((0, 0)), move(0, 1), lapse=1, horizon=1),
+    "later-entries": _(insert((0, 1)), move(0, 2), crash=1, horizon=2, entries_first=True),
+}
+RETRIES = {
+    "retry": _(insert((0, 1)), crash=1, retry=2),
+    "retry-past": _(insert((0, 1)), crash=1, retry=1, past_retry=True, horizon=2),
+    "retry-same": _(insert((0, 0)), retry=2, past_retry=True, horizon=1),
+    "retry-doubt": _(insert((0, 1)), doubt=1, retry=1, horizon=2),
+    "retry-drain": _(insert((0, 1)), drain=1, retry=1, horizon=2),
+    "retry-lapse": _(insert((0, 0)), lapse=1, retry=1, horizon=2),
+    "retry-later": _(insert((0, 1)), move(0, 2), retry=1),
+    "retry-pages": _(insert((0, 1), (1, 1)), retry=1, page=1, horizon=2),
+    "retry-entries": _(insert((0, 1)), crash=1, retry=1, entries_first=True),
+}
+FULL = {
+    "full-wake": _(insert((0, 1), (1, 0)), room=1, crash=1, horizon=2),
+    "full-scan": _(insert((0, 2), (1, 1)), room=1, crash=1),
+    "full-three": _(insert((0, 0), (1, 0), (2, 1)), room=1, crash=1, horizon=2),
+    "full-users": _(user((0, 0)), user((1, 0)), user((2, 1)), room=1, crash=1, horizon=1),
+    "full-cancel": _(insert((0, 0), (1, 1)), cancel(1), room=1, crash=1, horizon=1),
+    "full-move": _(insert((0, 0), (1, 1)), move(1, 0), room=1, crash=1, horizon=1),
+    "full-later": _(insert((0, 1), (1, 0)), move(1, 2), room=1, horizon=2),
+    "full-retry": _(insert((0, 0), (1, 1)), room=1, retry=1, crash=1, horizon=2),
+    "full-doubt": _(insert((0, 0), (1, 1)), room=1, doubt=1, horizon=2),
+    "full-drain": _(insert((0, 0), (1, 1)), room=1, drain=1, horizon=2),
+    "full-pages": _(insert((0, 0), (1, 0), (2, 1)), room=2, page=1, crash=1, horizon=1),
+}
+DISPLACED = {
+    "displaced": _(insert((0, 1)), insert((1, 0)), room=1, crash=1, horizon=1),
+    "displaced-urgent": _(insert((0, 1)), insert((1, 0)), room=1, horizon=0, beyond=2),
+    "displaced-user": _(user((0, 0)), user((1, 0)), user((2, 0)), room=2, horizon=1),
+    "displaced-moved": _(insert((0, 2)), move(0, 1), insert((1, 0)), room=1, horizon=2),
+    "displaced-by-move": _(insert((0, 2)), insert((1, 1)), move(0, 0), room=1, horizon=2),
+    "displaced-by-retry": _(insert((1, 0)), insert((0, 0)), room=1, retry=1, past_retry=True, horizon=1),
+    "displaced-cancel": _(insert((0, 1)), insert((1, 0)), cancel(0), room=1, horizon=1),
+    "displaced-doubt": _(insert((0, 1)), insert((1, 0)), room=1, doubt=1, horizon=1),
+    "displaced-drain": _(insert((0, 1)), insert((1, 0)), room=1, drain=1, horizon=1),
+    "displaced-lapse": _(user((0, 0)), user((1, 0)), room=1, lapse=1, horizon=0),
+    "displaced-entries": _(insert((0, 1)), insert((1, 0)), room=1, retry=1, entries_first=True, horizon=1),
+    "priorities": _(insert((0, 1)), insert((1, 0)), room=1, crash=1, less_urgent=(0,), horizon=1),
+    "priorities-moved": _(insert((0, 1)), move(0, 0), insert((1, 0)), room=1, less_urgent=(0,), horizon=1),
+    "priorities-three": _(user((0, 0)), user((1, 0)), user((2, 0)), room=2, less_urgent=(2,), horizon=0),
+}
+SCENARIOS: Mapping[str, Scenario] = {**INSERTS, **CANCELS, **MOVES, **RETRIES, **FULL, **DISPLACED}
+LARGE: Mapping[str, Scenario] = {
+    "large-released-two": _(insert((0, 0)), cancel(0), move(0, 1), drain=1, horizon=1),
+    "large-released-later": _(insert((0, 0)), move(0, 2), drain=1, crash=1, horizon=2),
+    "large-later": _(insert((0, 1)), move(0, 3), crash=1),
+    "large-later-cancel": _(insert((0, 1)), move(0, 3), cancel(0)),
+    "large-later-earlier": _(insert((0, 2)), move(0, 3), move(0, 1)),
+    "large-priorities": _(insert((0, 2)), move(0, 1), insert((1, 0)), room=1, less_urgent=(0,), horizon=2),
+    "all-cancel": _(insert((0, 1)), cancel(0), crash=1, doubt=1, retry=1, horizon=2),
+    "all-later": _(insert((0, 1)), move(0, 2), crash=1, doubt=1, retry=1, horizon=2),
+    "all-earlier": _(user((0, 2)), move(0, 1), crash=1, doubt=1, retry=1, horizon=2),
+    "all-lapse": _(insert((0, 1)), cancel(0), lapse=1, retry=1, horizon=2),
+    "all-drain": _(insert((0, 1)), cancel(0), drain=1, doubt=1, retry=1, horizon=2),
+    "all-late": _(insert((0, 0)), cancel(0), lapse=1, doubt=1, horizon=1),
+    "all-doubt": _(insert((0, 1)), doubt=2, retry=2),
+    "all-three": _(insert((0, 1)), move(0, 2), cancel(0), crash=1, horizon=2),
+    "all-two": _(insert((0, 0), (1, 2)), cancel(1), crash=1, doubt=1, horizon=2),
+    "all-pages": _(insert((0, 1), (1, 1)), move(0, 2), crash=1, drain=1, page=1, horizon=2),
+    "all-displaced": _(insert((0, 1)), insert((1, 0)), room=1, crash=1, doubt=1, retry=1, horizon=1),
+    "all-priorities": _(insert((0, 1)), insert((1, 0)), move(0, 0), room=1, crash=1, less_urgent=(0,), horizon=1),
+}

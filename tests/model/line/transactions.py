@@ -1,0 +1,210 @@
+"""The transactions of an owner's lane: the lock of each, what it writes, and what its node remembers of it.
+
+`write` is what the server does, also when the answer is lost: the new state and a broken promise, or nothing when it
+cannot commit at all. `remember` is the effect in memory, applied before the lane goes on [2].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from tests.model.line.state import (
+    CANCEL,
+    DONE,
+    NO_LOCK,
+    NO_RETRY,
+    PENDING,
+    RELEASED,
+    Ask,
+    Held,
+    Left,
+    Node,
+    State,
+    Wake,
+    position,
+    start_of,
+)
+from tests.model.line.wheel import load, put_page, take
+from tests.model.line.world import World, acknowledge, answer, owns, with_row
+
+Written: TypeAlias = tuple[State, str | None] | None
+
+
+def forget(world: World, node: Node) -> Node:
+    """In doubt: what was handed over stays tracked, the rest is forgotten [10]."""
+    keep = world.on["reload_keeps_handed_over"]
+    held = frozenset(h for h in node.held if h.handed_over and keep)
+    return node._replace(doubt=1, held=held, left=world.nothing_left, lane=None, beside=None)
+
+
+class TakeOver(NamedTuple):
+    lock: int
+    epoch: int
+    kind: str = "takeover"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        """Compare-and-set of nonce and epoch [9]."""
+        return (state._replace(owner=index, epoch=state.epoch + 1) if state.epoch == self.epoch else state), None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        return load(world, after, world.blank._replace(epoch=after.epoch)) if after.epoch != before.epoch else node
+
+
+class Release(NamedTuple):
+    lock: int
+    kind: str = "release"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        return state._replace(owner=RELEASED), None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        return world.blank
+
+
+class Advance(NamedTuple):
+    lock: int
+    start: int
+    line: int
+    kind: str = "advance"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        return state._replace(line=self.line), None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        """The line has moved, what it passed is left to scan [4]."""
+        if not world.on["line_before_scan"]:
+            return node
+        fresh = Left(start_of(self.start))
+        return node._replace(line=self.line, left=tuple(left or fresh for left in node.left))
+
+
+class MoveLow(NamedTuple):
+    lock: int
+    low: int
+    kind: str = "low"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        return state._replace(low=self.low), None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        return node
+
+
+class Consume(NamedTuple):
+    lock: int
+    wakes: frozenset[Wake]
+    found: tuple[Held, ...]
+    kind: str = "consume"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        """The wakes go, low is lowered to the smallest position that they name [6]."""
+        low = state.low
+        if world.on["consume_lowers_low"]:
+            low = min(low, *(due for wake in self.wakes for _, due in wake.named))
+        return state._replace(wakes=state.wakes - self.wakes, low=low), None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        node = node._replace(seen=max(wake.number for wake in self.wakes))
+        return take(world, after, node, self.found if world.on["consume_reads"] else ())
+
+
+class Decide(NamedTuple):
+    lock: int
+    ask: Ask
+    off_wheel: Held | None
+    kind: str = "decide"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        """The request is deleted first: when it is gone nothing is decided [7]."""
+        asked = self.ask in state.asks
+        row = state.rows[self.ask.job]
+        assert row
+        if row.status != PENDING or (not asked and world.on["decision_claims"]):
+            return answer(world, state, self.ask), None
+        lost = _settles_lost_shard(state, index, epoch)
+        if not asked:
+            lost = "respected: decides a request that was taken back, its caller said Unavailable"
+        state, violation = acknowledge(answer(world, state, self.ask), self.ask, world.on["decision_entry"])
+        if self.ask.due != CANCEL and world.on["decision_lowers_low"]:
+            state = state._replace(low=min(state.low, self.ask.due))
+        return state, lost or violation
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        job, due = self.ask
+        if self.ask not in before.asks:  # taken back meanwhile: the job returns to the wheel [7]
+            back = (self.off_wheel,) if self.off_wheel and world.on["decision_puts_back"] else ()
+            return take(world, after, node, back)
+        node = node._replace(held=frozenset(h for h in node.held if h.job != job or h.handed_over))
+        row = after.rows[job]
+        assert row
+        if row.status != PENDING or row.due != due or due >= node.line:
+            return node
+        return take(world, after, node, (Held(job, due, row.attempt),))
+
+
+class Settle(NamedTuple):
+    """Done, or Retry(at)."""
+
+    lock: int
+    job: int
+    attempt: int
+    retry_at: int = NO_RETRY
+    kind: str = "settle"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        """Compare-and-set on (pending, attempt) [11]."""
+        row = state.rows[self.job]
+        assert row
+        if row.status != PENDING or (row.attempt != self.attempt and world.on["settle_compares_attempt"]):
+            return state, None
+        lost = _settles_lost_shard(state, index, epoch)
+        if row.attempt != self.attempt:
+            lost = "once: settles an attempt that was not handed over"
+        if self.retry_at == NO_RETRY:
+            return with_row(state, self.job, row._replace(status=DONE)), lost
+        return self._write_retry(world, state, lost)
+
+    def _write_retry(self, world: World, state: State, lost: str | None) -> Written:
+        """The row moves on, an entry says where to, and low does not stay behind it [5, 8]."""
+        entry, row = position(self.retry_at, self.job), state.rows[self.job]
+        assert row
+        if entry in state.entries and not world.on["entry_or_ignored"]:
+            return None
+        state = with_row(state, self.job, row._replace(due=self.retry_at, attempt=self.attempt + 1))
+        if world.on["retry_entry"]:
+            state = state._replace(entries=state.entries | {entry})
+        if world.on["retry_lowers_low"]:
+            state = state._replace(low=min(state.low, self.retry_at))
+        return state, lost
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        gone = (self.job, self.attempt, True)
+        node = node._replace(held=frozenset(h for h in node.held if (h.job, h.attempt, h.handed_over) != gone))
+        if after.rows[self.job] == before.rows[self.job]:  # no row changed [10]
+            return forget(world, node) if world.on["missed_settle_reloads"] else node
+        if self.retry_at == NO_RETRY or self.retry_at >= node.line:
+            return node
+        return take(world, after, node, (Held(self.job, self.retry_at, self.attempt + 1),))
+
+
+class Scan(NamedTuple):
+    """A read of a page, not yet put onto the wheel. It holds no lock and writes nothing."""
+
+    priority: int
+    end: int
+    found: tuple[Held, ...]
+    lock: int = NO_LOCK
+    kind: str = "scan"
+
+    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+        return state, None
+
+    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+        return put_page(world, after, node, self.priority, self.end, self.found)
+
+
+Transaction: TypeAlias = TakeOver | Release | Advance | MoveLow | Consume | Decide | Settle | Scan
+
+
+def _settles_lost_shard(state: State, index: int, epoch: int) -> str | None:
+    return None if owns(state, index, epoch) else "fenced: a node that lost the shard settles"

@@ -1,0 +1,1 @@
+"""Several real nodes over one simulated database, in virtual time: every run follows from one seed."""

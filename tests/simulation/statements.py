@@ -1,0 +1,314 @@
+"""The statements of the store, over the tables of the simulated server."""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import GeneratorType
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+from greenlet import GreenletExit, getcurrent
+
+from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
+from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo
+from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from tests.simulation.server import Transaction, Work
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pause:
+    """A statement of tests: the transaction stays open for a while and does nothing."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> None:
+        raise AssertionError("the server does not execute it")
+
+
+def ask(transaction: Transaction, statement: Callable[[], Any]) -> Any:
+    """Send a statement to the server and wait for its answer; called in the greenlet of a transaction."""
+    if transaction.server.world.closed:
+        raise GreenletExit
+    hub = getcurrent().parent
+    assert hub is not None
+    return hub.switch(statement)
+
+
+def reads(look: Callable[P, T]) -> Callable[P, T]:
+    """A statement that looks at one snapshot."""
+
+    @functools.wraps(look)
+    def sent(*args: P.args, **kwargs: P.kwargs) -> T:
+        statements: Any = args[0]
+        result: T = ask(statements.transaction, functools.partial(look, *args, **kwargs))
+        return result
+
+    return sent
+
+
+def writes(work: Callable[P, Work[T]]) -> Callable[P, T]:
+    """A statement that locks what it writes, row after row."""
+
+    @functools.wraps(work)
+    def sent(*args: P.args, **kwargs: P.kwargs) -> T:
+        # Rows that are made on the way are made by the client, so before the statement is sent.
+        made = [list(arg) if isinstance(arg, GeneratorType) else arg for arg in args]
+        statements: Any = args[0]
+        result: T = ask(statements.transaction, functools.partial(work, *made, **kwargs))  # type: ignore[arg-type]
+        return result
+
+    return sent
+
+
+class SimStatements(Statements):
+    """One open transaction."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+
+    def hold(self, seconds: float) -> None:
+        """Keep the transaction open for a while, as a user's own code may."""
+        ask(self.transaction, Pause(seconds))
+
+    @writes
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Work[Mapping[Shard, ShardInfo]]:
+        for shard in sorted(shards):
+            yield from self.transaction.lock(("shard lock", shard), exclusive=exclusive)
+        found = {shard: self.transaction.get("shards", shard) for shard in sorted(shards)}
+        return {shard: row for shard, row in found.items() if row is not None}
+
+    @reads
+    def read_shards(self) -> Sequence[ShardInfo]:
+        return list(self.transaction.rows("shards").values())
+
+    @writes
+    def write_shards(self, rows: Iterable[ShardInfo]) -> Work[None]:
+        for row in rows:
+            if self.transaction.server.strict and not self.transaction.held.get(("shard lock", row.shard)):
+                raise AssertionError(f"shard {row.shard} is written without the exclusive lock")
+            yield from self.transaction.put("shards", row.shard, row)
+
+    @writes
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Work[None]:
+        for row in rows:
+            yield from self.transaction.insert("jobs", (app, row.key), record_of(app, row))
+
+    @reads
+    def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
+        found = (self.transaction.get("jobs", (app, key)) for key in sorted(keys))
+        return [record for record in found if record is not None]
+
+    @reads
+    def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
+        limit = self._page(scan.limit)
+        found: list[Job] = []
+        for place in self.transaction.between("jobs", scan.app, scan.start, scan.end):
+            record = self.transaction.get("jobs", place)
+            if record.status is Status.PENDING and wanted(scan, record.job):
+                if len(found) == limit:
+                    return found, record.job.key
+                found.append(record.job)
+        return found, None
+
+    @reads
+    def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
+        limit = self._page(scan.limit)
+        found: list[tuple[bytes, Job]] = []
+        for app, at, key in self.transaction.between("entries", scan.app, scan.start, scan.end):
+            record = self.transaction.get("jobs", (app, key))
+            if record is not None and record.status is Status.PENDING and wanted(scan, record.job):
+                if len(found) == limit:
+                    return found, at
+                found.append((at, record.job))
+        return found, None
+
+    def _page(self, limit: int) -> int:
+        """A server may give less than asked for."""
+        rng = self.transaction.server.world.rng
+        return min(limit, rng.randrange(1, 6)) if rng.random() < 0.1 else limit
+
+    @writes
+    def update_jobs(self, app: str, updates: Sequence[Update]) -> Work[Collection[bytes]]:
+        missed = []
+        for update in updates:
+            changed = yield from self.transaction.change("jobs", (app, update.key), functools.partial(updated, update))
+            if not changed:
+                missed.append(update.key)
+        return missed
+
+    @writes
+    def insert_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> Work[None]:
+        for at, key in entries:
+            yield from self.transaction.insert("entries", (app, at, key), True)
+
+    @writes
+    def delete_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> Work[None]:
+        for at, key in entries:
+            yield from self.transaction.change("entries", (app, at, key), gone)
+
+    @reads
+    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
+        rows = sorted(
+            (record for (of, _), record in self.transaction.rows("jobs").items() if of == app),
+            key=lambda record: record.job.key,
+            reverse=query.newest_first,
+        )
+        if after is not None:
+            rows = [r for r in rows if (r.job.key < after if query.newest_first else r.job.key > after)]
+        return [record for record in rows if query.status in (None, record.status)][:limit]
+
+    @writes
+    def insert_requests(self, requests: Iterable[Request]) -> Work[None]:
+        for request in requests:
+            yield from self.transaction.insert("requests", request.id, request)
+
+    @reads
+    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
+        found = [request for request in self.transaction.rows("requests").values() if request.shard in shards]
+        if len(found) > 1:
+            self.transaction.server.world.rng.shuffle(found)
+        return found
+
+    @writes
+    def delete_requests(self, ids: Collection[bytes]) -> Work[Collection[bytes]]:
+        deleted = []
+        for request in sorted(ids):
+            was_there = yield from self.transaction.change("requests", request, gone)
+            deleted += [request] * was_there
+        return deleted
+
+    @writes
+    def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> Work[None]:
+        for request, granted in verdicts.items():
+            yield from self.transaction.put("verdicts", request, (granted,))
+
+    @reads
+    def read_verdicts(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+        found = {request: self.transaction.get("verdicts", request) for request in requests}
+        return {request: verdict[0] for request, verdict in found.items() if verdict is not None}
+
+    @writes
+    def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Work[Mapping[str, tuple[bytes, bytes]]]:
+        others: dict[str, tuple[bytes, bytes]] = {}
+        for row in sorted(rows, key=lambda row: row.spec.idempotency_key or ""):
+            key = row.spec.idempotency_key
+            assert key is not None
+            yield from self.transaction.insert("keys", (app, key), (row.key, row.spec.digest))
+            first = self.transaction.get("keys", (app, key))
+            if first[0] != row.key:
+                others[key] = first
+        return others
+
+    @writes
+    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> Work[None]:
+        for key, attempt in attempts:
+            yield from self.transaction.put("attempts", (app, key, attempt.attempt), attempt)
+
+    @reads
+    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
+        found = [row for place, row in self.transaction.rows("attempts").items() if place[:2] == (app, key)]
+        return sorted(found, key=lambda attempt: attempt.attempt)
+
+    @writes
+    def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> Work[None]:
+        for shard, key, size in marks:
+            yield from self.transaction.put("marks", (shard, key), size)
+
+    @reads
+    def read_marks(self, shard: Shard) -> Mapping[bytes, int]:
+        return {key: size for (of, key), size in self.transaction.rows("marks").items() if of == shard}
+
+    @writes
+    def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> Work[None]:
+        for shard, key in keys:
+            yield from self.transaction.change("marks", (shard, key), gone)
+
+    @writes
+    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> Work[None]:
+        for (app, what), delta in sorted(deltas.items()):
+            place = (self.transaction.process.name, app, what)
+            yield from self.transaction.lock(("counts", place), exclusive=True)
+            count = self.transaction.get("counts", place) or 0
+            yield from self.transaction.put("counts", place, count + delta)
+
+    @reads
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for (_, app, what), count in self.transaction.rows("counts").items():
+            of_app = counts.setdefault(app, {})
+            of_app[what] = of_app.get(what, 0) + count
+        return counts
+
+    @reads
+    def read_apps(self) -> Sequence[AppInfo]:
+        return list(self.transaction.rows("apps").values())
+
+    @writes
+    def insert_app(self, app: AppInfo, now_ms: int) -> Work[None]:
+        if not (yield from self.transaction.insert("apps", app.name, app)):
+            return
+        for number in range(app.shards):
+            shard = Shard(app.name, number)
+            row = ShardInfo(shard=shard, owner=Owner("", 0), line_ms=now_ms, low_ms=now_ms)
+            yield from self.transaction.insert("shards", shard, row)
+
+    @writes
+    def set_paused(self, app: str, *, paused: bool) -> Work[bool]:
+        exists = self.transaction.get("apps", app) is not None
+        yield from self.transaction.change(
+            "apps", app, lambda row: row if row.paused is paused else msgspec.structs.replace(row, paused=paused)
+        )
+        return exists
+
+    @reads
+    def read_nodes(self) -> Sequence[NodeInfo]:
+        return list(self.transaction.rows("nodes").values())
+
+    @writes
+    def write_node(self, node: NodeInfo) -> Work[None]:
+        yield from self.transaction.put("nodes", node.nonce, node)
+
+    @writes
+    def delete_node(self, nonce: str) -> Work[None]:
+        yield from self.transaction.change("nodes", nonce, gone)
+
+
+def gone(row: object) -> None:
+    """What becomes of a row that is deleted."""
+    del row
+
+
+def wanted(scan: Scan, job: Job) -> bool:
+    return job.shard in scan.shards and scan.priority in (None, job.priority)
+
+
+def record_of(app: str, row: NewRow) -> JobRecord:
+    """A new row, pending."""
+    spec = row.spec
+    job = Job(
+        key=row.key,
+        app=app,
+        due_ms=int.from_bytes(row.key[:6], "big"),
+        scheduled_ms=spec.scheduled_ms,
+        payload=spec.payload,
+        created_ms=row.created_ms,
+        request_id=spec.request_id,
+        job_name=spec.job_name,
+        group=spec.group,
+        tags=spec.tags,
+    )
+    return JobRecord(job=job, status=Status.PENDING, idempotency_key=spec.idempotency_key)
+
+
+def updated(update: Update, record: JobRecord) -> JobRecord:
+    """The row after the update, or the same object if it is not as remembered."""
+    job = record.job
+    if (record.status, job.attempt, job.due_ms) != (update.was_status, update.was_attempt, update.was_due_ms):
+        return record
+    scheduled = job.scheduled_ms if update.scheduled_ms is None else update.scheduled_ms
+    job = msgspec.structs.replace(job, attempt=update.attempt, due_ms=update.due_ms, scheduled_ms=scheduled)
+    return msgspec.structs.replace(
+        record, job=job, status=update.status, finished_ms=update.finished_ms, error=update.error
+    )

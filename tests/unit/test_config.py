@@ -1,0 +1,500 @@
+"""What the settings promise."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from infinite_scheduler.config import (
+    ExpireAfter,
+    Settings,
+    format_duration,
+    format_size,
+    load_settings,
+    parse_duration,
+    parse_size,
+)
+from infinite_scheduler.errors import ConfigError, InvalidRequest
+
+APP = {"function": "shop.jobs:send"}
+
+
+def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    return load_settings(overrides=overrides, environ=environ or {})
+
+
+def load_toml(folder: Path, text: str, **more: Any) -> Settings:
+    file = folder / "scheduler.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_settings(file, environ=more.pop("environ", {}), **more)
+
+
+def refusal(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load(overrides, environ)
+    return str(raised.value)
+
+
+class TestDefaults:
+    def test_nothing_needs_to_be_set(self) -> None:
+        settings = load()
+        assert settings.store.url == "sqlite:///scheduler.db"
+        assert settings.store.shards == 16
+        assert settings.node.lease == timedelta(seconds=10)
+        assert settings.window.lookahead == timedelta(seconds=30)
+        assert settings.window.budget == 64 * 1024 * 1024
+        assert settings.time.zone == "UTC"
+        assert settings.apps == {}
+        assert settings.source is None
+
+    def test_an_app_needs_its_function_only(self) -> None:
+        app = load({"apps.sms": APP}).apps["sms"]
+        assert (app.handler, app.batch, app.pool, app.shards) == ("python", None, None, None)
+        assert (app.misfire, app.concurrency, app.timeout) == ("fire_now", 20, timedelta(seconds=30))
+        assert (app.retry.delays, app.retry.max_attempts) == (None, 6)
+
+    def test_the_environment_of_the_process_is_read_when_no_other_is_given(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("INFINITE_SCHEDULER_WINDOW__PAGE", "7")
+        assert load_settings().window.page == 7
+        assert load().window.page == 1000
+
+    def test_settings_cannot_be_changed(self) -> None:
+        settings = load()
+        with pytest.raises(ValidationError):
+            settings.window.page = 3  # type: ignore[misc]
+        with pytest.raises(ValidationError):
+            settings.window = settings.window  # type: ignore[misc]
+
+    def test_a_password_is_not_in_the_repr(self) -> None:
+        assert "secret" not in repr(load({"store.url": "mysql://me:secret@db/jobs"}))
+
+    def test_importing_the_package_does_not_import_the_settings(self) -> None:
+        code = "import sys, infinite_scheduler; sys.exit('pydantic' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestPrecedence:
+    TOML = """
+        store.url = "sqlite:///file.db"
+        window = { page = 1, budget = 10 }
+        apps.a = { function = "m:f", concurrency = 1 }
+    """
+    ENVIRON = {  # noqa: RUF012
+        "INFINITE_SCHEDULER_STORE__URL": "sqlite:///environment.db",
+        "INFINITE_SCHEDULER_WINDOW__PAGE": "2",
+        "INFINITE_SCHEDULER_APPS__A__TIMEOUT": "5m",
+    }
+
+    def test_the_file_weighs_more_than_the_defaults(self, tmp_path: Path) -> None:
+        assert load_toml(tmp_path, self.TOML).store.url == "sqlite:///file.db"
+
+    def test_the_environment_weighs_more_than_the_file(self, tmp_path: Path) -> None:
+        settings = load_toml(tmp_path, self.TOML, environ=self.ENVIRON)
+        assert settings.store.url == "sqlite:///environment.db"
+        assert settings.window.page == 2
+
+    def test_arguments_weigh_more_than_the_environment(self, tmp_path: Path) -> None:
+        settings = load_toml(tmp_path, self.TOML, environ=self.ENVIRON, overrides={"window.page": 3})
+        assert settings.window.page == 3
+        assert settings.store.url == "sqlite:///environment.db"
+
+    def test_tables_are_merged_setting_by_setting(self, tmp_path: Path) -> None:
+        settings = load_toml(tmp_path, self.TOML, environ=self.ENVIRON, overrides={"apps": {"a": {"batch": 9}}})
+        app = settings.apps["a"]
+        assert (app.function, app.concurrency, app.timeout, app.batch) == ("m:f", 1, timedelta(minutes=5), 9)
+        assert settings.window.budget == 10
+
+    def test_lists_are_replaced_whole(self, tmp_path: Path) -> None:
+        toml = '[apps.a]\nfunction = "m:f"\nretry = { delays = [1, 2, 3] }\n'
+        settings = load_toml(tmp_path, toml, overrides={"apps.a.retry.delays": ["5s"]})
+        assert settings.apps["a"].retry.delays == (timedelta(seconds=5),)
+
+    def test_arguments_may_be_dotted_or_nested(self) -> None:
+        assert load({"store.url": "sqlite:///x.db"}) == load({"store": {"url": "sqlite:///x.db"}})
+
+    def test_an_argument_of_none_means_not_given(self) -> None:
+        assert load(
+            {"store.url": None, "window.page": 5}, {"INFINITE_SCHEDULER_STORE__URL": "sqlite:///e.db"}
+        ).store.url == ("sqlite:///e.db")
+
+    def test_only_the_outermost_names_of_arguments_are_split(self) -> None:
+        modules = {"infinite_scheduler.engine": "debug"}
+        assert load({"log.modules": modules}).log.modules == modules
+
+
+class TestEnvironment:
+    def test_lists_and_tables_are_json(self) -> None:
+        settings = load(
+            environ={
+                "INFINITE_SCHEDULER_APPS__SMS_RETRY__FUNCTION": "m:f",
+                "INFINITE_SCHEDULER_APPS__SMS_RETRY__RETRY__DELAYS": '["1s", 2]',
+                "INFINITE_SCHEDULER_APPS__SMS_RETRY__MISFIRE": '{"expire_after": "3m"}',
+                "INFINITE_SCHEDULER_LOG__MODULES": '{"infinite_scheduler.engine": "debug"}',
+            }
+        )
+        app = settings.apps["sms_retry"]
+        assert app.retry.delays == (timedelta(seconds=1), timedelta(seconds=2))
+        assert app.misfire == ExpireAfter(expire_after=timedelta(minutes=3))
+        assert settings.log.modules == {"infinite_scheduler.engine": "debug"}
+
+    def test_words_and_tables_reach_a_setting_that_takes_both(self) -> None:
+        function = {"INFINITE_SCHEDULER_APPS__A__FUNCTION": "m:f"}
+        word = load(environ={**function, "INFINITE_SCHEDULER_APPS__A__MISFIRE": "skip"})
+        table = load(environ={**function, "INFINITE_SCHEDULER_APPS__A__MISFIRE__EXPIRE_AFTER": "90"})
+        assert word.apps["a"].misfire == "skip"
+        assert table.apps["a"].misfire == ExpireAfter(expire_after=timedelta(seconds=90))
+
+    def test_numbers_are_read_from_text(self) -> None:
+        settings = load(
+            environ={
+                "INFINITE_SCHEDULER_STORE__SHARDS": "4",
+                "INFINITE_SCHEDULER_NODE__LEASE": "60",
+                "INFINITE_SCHEDULER_WINDOW__BUDGET": "1024",
+                "INFINITE_SCHEDULER_APPS__A__FUNCTION": "m:f",
+                "INFINITE_SCHEDULER_APPS__A__RETRY__JITTER": "0.5",
+            }
+        )
+        assert (settings.store.shards, settings.node.lease, settings.window.budget) == (4, timedelta(minutes=1), 1024)
+        assert settings.apps["a"].retry.jitter == 0.5
+
+    def test_an_empty_variable_counts_as_not_set(self) -> None:
+        assert load(environ={"INFINITE_SCHEDULER_NODE__ID": "", "INFINITE_SCHEDULER_CONFIG": ""}) == load()
+
+    def test_other_variables_are_left_alone(self) -> None:
+        assert load(environ={"STORE__URL": "x", "PATH": "/bin", "INFINITE_SCHEDULER_SOAK": "1"}) == load()
+
+    @pytest.mark.parametrize(
+        ("wrong", "meant"),
+        [
+            ("INFINITE_SCHEDULER_STORE_URL", "INFINITE_SCHEDULER_STORE__URL"),
+            ("INFINITE_SCHEDULER_STROE__URL", "INFINITE_SCHEDULER_STORE"),
+            ("INFINITE_SCHEDULER_STORE__ULR", "INFINITE_SCHEDULER_STORE__URL"),
+            ("INFINITE_SCHEDULER_APPS__A__CONCURENCY", "INFINITE_SCHEDULER_APPS__A__CONCURRENCY"),
+        ],
+    )
+    def test_an_unknown_variable_is_refused_with_the_nearest_known_one(self, wrong: str, meant: str) -> None:
+        text = refusal({"apps.a": APP}, {wrong: "1"})
+        assert "unknown setting" in text
+        assert f"did you mean {meant}?" in text
+
+    def test_a_wrong_value_names_its_variable(self) -> None:
+        text = refusal(environ={"INFINITE_SCHEDULER_STORE__SHARDS": "many"})
+        assert text == (
+            'store.shards = "many" (INFINITE_SCHEDULER_STORE__SHARDS): expected a whole number from 1 to 256'
+        )
+
+    def test_a_variable_for_a_whole_table_that_is_no_json_is_refused(self) -> None:
+        assert refusal(environ={"INFINITE_SCHEDULER_STORE": "x"}) == (
+            'store = "x" (INFINITE_SCHEDULER_STORE): expected a table'
+        )
+
+    def test_a_list_that_is_no_json_is_refused(self) -> None:
+        variable = "INFINITE_SCHEDULER_APPS__A__RETRY__DELAYS"
+        assert refusal({"apps.a": APP}, {variable: "5s"}) == f'apps.a.retry.delays = "5s" ({variable}): expected a list'
+
+
+class TestFile:
+    def test_the_file_may_be_named_by_a_variable(self, tmp_path: Path) -> None:
+        file = tmp_path / "my.toml"
+        file.write_text("[window]\npage = 9\n", encoding="utf-8")
+        settings = load(environ={"INFINITE_SCHEDULER_CONFIG": str(file)})
+        assert settings.window.page == 9
+        assert settings.source == file
+
+    def test_an_argument_names_the_file_above_the_variable(self, tmp_path: Path) -> None:
+        settings = load_toml(tmp_path, "", environ={"INFINITE_SCHEDULER_CONFIG": "/nowhere.toml"})
+        assert settings.source == tmp_path / "scheduler.toml"
+
+    def test_the_source_stays_right_when_the_working_directory_changes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "here.toml").write_text("", encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        assert load_settings(Path("here.toml"), environ={}).source == tmp_path / "here.toml"
+
+    def test_the_source_is_no_setting(self, tmp_path: Path) -> None:
+        assert load_toml(tmp_path, "").model_dump() == load().model_dump()
+        assert refusal({"source": "x"}) == "source (argument): unknown setting; did you mean store?"
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"configuration file .*gone\.toml does not exist"):
+            load_settings(tmp_path / "gone.toml", environ={})
+
+    def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load_settings(tmp_path, environ={})
+
+    def test_a_file_that_is_no_text_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load_settings(tmp_path / "b.toml", environ={})
+
+    @pytest.mark.parametrize(
+        ("text", "line", "column"),
+        [("[store]\nurl : 1\n", 2, 5), ("[store\n", 1, 7), ('[store]\nurl = "x', 2, 9), ("a = [1,\n2", 2, 2)],
+    )
+    def test_a_syntax_error_names_file_line_and_column(self, tmp_path: Path, text: str, line: int, column: int) -> None:
+        with pytest.raises(ConfigError, match=rf"scheduler\.toml, line {line}, column {column}: \w") as raised:
+            load_toml(tmp_path, text)
+        assert "\n" not in str(raised.value)
+
+    def test_a_wrong_value_names_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"window\.page = 5000 \(.*scheduler\.toml\): expected a whole number"):
+            load_toml(tmp_path, "[window]\npage = 5000\n")
+
+
+class TestWrongValues:
+    @pytest.mark.parametrize(
+        ("path", "value", "expected"),
+        [
+            ("store.url", "scheduler", "a store URL"),
+            ("store.url", 5, "a string"),
+            ("store.shards", 0, "from 1 to 256"),
+            ("store.shards", 257, "from 1 to 256"),
+            ("store.shards", 1.5, "a whole number"),
+            ("store.shards", True, "a whole number"),
+            ("store.shards", [], "a whole number"),
+            ("store.retention", "a week", "a duration"),
+            ("store.retention", -1, "a duration of zero or more"),
+            ("store.idempotency", "0s", "of 1ms or more"),
+            ("node.id", "a b", "1 to 64 letters"),
+            ("node.lease", "-5s", "a duration of zero or more"),
+            ("node.heartbeat", 0, "of 1ms or more"),
+            ("node.stop_timeout", False, "a duration"),
+            ("node.request_poll", "0ms", "of 1ms or more"),
+            ("window.budget", "64 apples", "a size"),
+            ("window.budget", 0, "one byte or more"),
+            ("window.budget", "0.5B", "one byte or more"),
+            ("window.page", 1001, "from 1 to 1000"),
+            ("time.zone", "Mars/Base", "an IANA time zone"),
+            ("time.zone", "../../etc/passwd", "an IANA time zone"),
+            ("time.zone", "Europe", "an IANA time zone"),
+            ("limits.payload", -1, "a size"),
+            ("limits.batch", 0, "1 or more"),
+            ("log.level", "loud", '"debug", "info", "warning", "error" or "critical"'),
+            ("log.format", "xml", '"console" or "json"'),
+            ("log.modules", 3, "a table"),
+            ("log.modules", {"x": "loud"}, '"debug"'),
+            ("apps.a.handler", "webhook", "a known handler: python"),
+            ("apps.a.handler", ["python"], "a known handler: python"),
+            ("apps.a.function", "send", '"module:name"'),
+            ("apps.a.function", "shop jobs:send", '"module:name"'),
+            ("apps.a.function", "shop.jobs:", '"module:name"'),
+            ("apps.a.batch", 0, "1 or more"),
+            ("apps.a.pool", "fiber", '"thread" or "process"'),
+            ("apps.a.retry", 3, "a table"),
+            ("apps.a.retry.delays", [], "at least one duration"),
+            ("apps.a.retry.delays", ["5s", "x"], "a duration"),
+            ("apps.a.retry.factor", 0.5, "1 or more"),
+            ("apps.a.retry.factor", float("nan"), "1 or more"),
+            ("apps.a.retry.jitter", 1.5, "from 0 to 1"),
+            ("apps.a.retry.max_attempts", 0, "1 or more"),
+            ("apps.a.retry.count_from", "birth", '"attempt" or "creation"'),
+            ("apps.a.retry.floor", "x", "a duration"),
+            ("apps.a.retry.retry_on", ["OsError"], "did you mean OSError?"),
+            ("apps.a.retry.retry_on", ["print"], "a built-in exception"),
+            ("apps.a.retry.give_up_on", "OSError", "a list"),
+            ("apps.a.misfire", "later", '"fire_now", "skip" or { expire_after = "10m" }'),
+            ("apps.a.misfire", 5, '"fire_now", "skip" or { expire_after = "10m" }'),
+            ("apps.a.misfire_threshold", "x", "a duration"),
+            ("apps.a.concurrency", 0, "1 or more"),
+            ("apps.a.timeout", 0, "of 1ms or more"),
+            ("apps.a.shards", 300, "from 1 to 256"),
+        ],
+    )
+    def test_a_wrong_value_names_the_setting_the_value_and_what_is_expected(
+        self, path: str, value: object, expected: str
+    ) -> None:
+        text = refusal({"apps": {"a": APP}, path: value})
+        assert text.startswith(path)
+        assert "(argument): expected" in text
+        assert expected in text
+
+    def test_the_value_is_shown_as_a_file_would_have_it(self) -> None:
+        assert refusal({"log.format": "xml"}).startswith('log.format = "xml" (')
+        assert refusal({"apps.a": APP, "apps.a.retry.delays": [1, "x"]}).startswith('apps.a.retry.delays[1] = "x" (')
+
+    def test_a_long_value_is_cut_short(self) -> None:
+        assert len(refusal({"log.format": "x" * 5000})) < 200
+
+    @pytest.mark.parametrize("url", ["postgres//me:secret@db/jobs", "://me:sec:ret@db", " mysql://db?password=secret"])
+    def test_a_refused_url_does_not_show_its_password(self, url: str) -> None:
+        text = refusal({"store.url": url})
+        assert "***" in text
+        assert "ret" not in text
+
+    def test_all_problems_are_listed_at_once(self) -> None:
+        text = refusal({"store.shards": 0, "window.page": 0, "log.colour": True})
+        assert text.splitlines()[0] == "3 settings are wrong:"
+        assert [line.split()[0] for line in text.splitlines()[1:]] == ["store.shards", "window.page", "log.colour"]
+
+    def test_a_wrong_setting_is_an_invalid_request(self) -> None:
+        with pytest.raises(InvalidRequest):
+            load({"store.shards": 0})
+
+    @pytest.mark.parametrize("name", ["Sms", "1st", "a-b", "a" * 33, "", "_a", "a b", "naïve", "a\n"])
+    def test_an_app_name_must_fit_into_table_names(self, name: str) -> None:
+        text = refusal({"apps": {name: APP}})
+        assert text.startswith(f"apps.{name} (argument): expected an app name")
+
+    def test_a_missing_function_is_named(self) -> None:
+        assert refusal({"apps.a": {"batch": 3}}).startswith(
+            "apps.a.function is missing: The function that takes the job"
+        )
+
+    def test_a_lookahead_that_is_not_longer_than_the_fetch_interval_is_refused_with_both(self) -> None:
+        text = refusal({"window.lookahead": "25s"})
+        assert text.startswith('window.lookahead = "25s"')
+        assert 'fetch_interval, which is "25s"' in text
+        load({"window.lookahead": "25001ms"})
+
+    def test_a_lease_shorter_than_three_heartbeats_is_refused_with_both(self) -> None:
+        text = refusal({"node": {"lease": "5s"}})
+        assert text.startswith('node.lease = "5s"')
+        assert 'heartbeat, which is "2s"' in text
+        load({"node": {"lease": "6s"}})
+
+    @pytest.mark.parametrize("name", ["initial", "factor", "maximum"])
+    def test_delays_are_listed_or_grow_but_not_both(self, name: str) -> None:
+        text = refusal({"apps.a": {**APP, "retry": {"delays": ["5s"], name: 1}}})
+        assert text.startswith('apps.a.retry.delays = ["5s"]')
+        assert f"either delays or {name}, not both" in text
+
+    def test_delays_that_count_from_creation_must_ascend(self) -> None:
+        text = refusal({"apps.a": {**APP, "retry": {"delays": ["5m", "1m"], "count_from": "creation"}}})
+        assert text.startswith('apps.a.retry.delays = ["5m", "1m"]')
+        assert "ascending" in text
+        load({"apps.a": {**APP, "retry": {"delays": ["5m", "1m"]}}})
+
+    def test_a_maximum_below_the_initial_wait_is_refused_with_both(self) -> None:
+        text = refusal({"apps.a": {**APP, "retry": {"initial": "2h"}}})
+        assert text == 'apps.a.retry.maximum = "1h": expected at least initial, which is "2h"'
+
+    @pytest.mark.parametrize(
+        ("path", "meant"),
+        [
+            ("stroe", "store"),
+            ("windows", "window"),
+            ("store.ulr", "store.url"),
+            ("node.hartbeat", "node.heartbeat"),
+            ("fetch_interval", "window.fetch_interval"),
+            ("apps.a.concurency", "apps.a.concurrency"),
+            ("apps.a.retry.max_attempt", "apps.a.retry.max_attempts"),
+        ],
+    )
+    def test_an_unknown_name_is_refused_with_the_nearest_known_one(self, path: str, meant: str) -> None:
+        text = refusal({"apps": {"a": APP}, path: 1})
+        assert text == f"{path} (argument): unknown setting; did you mean {meant}?"
+
+    def test_an_unknown_name_like_no_other_is_refused_too(self) -> None:
+        assert refusal({"zzz": 1}) == "zzz (argument): unknown setting"
+
+    def test_an_unknown_name_inside_a_misfire_table_is_refused(self) -> None:
+        text = refusal({"apps.a": {**APP, "misfire": {"expire_afer": "5m"}}})
+        assert (
+            "apps.a.misfire.expire_afer (argument): unknown setting; did you mean apps.a.misfire.expire_after?" in text
+        )
+        assert "apps.a.misfire.expire_after is missing" in text
+
+
+class TestAccepted:
+    def test_every_kind_of_misfire(self) -> None:
+        for misfire, read in {"fire_now": "fire_now", "skip": "skip"}.items():
+            assert load({"apps.a": {**APP, "misfire": misfire}}).apps["a"].misfire == read
+        table = load({"apps.a": {**APP, "misfire": {"expire_after": "10m"}}})
+        assert table.apps["a"].misfire == ExpireAfter(expire_after=timedelta(minutes=10))
+
+    def test_exceptions_by_name(self) -> None:
+        names = ["OSError", "TimeoutError", "shop.errors:Busy", "shop:Outer.Inner"]
+        assert load({"apps.a": {**APP, "retry": {"retry_on": names}}}).apps["a"].retry.retry_on == tuple(names)
+
+    def test_a_log_level_in_capitals(self) -> None:
+        assert load({"log.level": "DEBUG"}).log.level == "debug"
+
+    def test_other_stores(self) -> None:
+        for url in (
+            "postgresql://u@h:5432/db?sslmode=require",
+            "mysql+pymysql://u:p@h/db",
+            "sqlite://",
+            "sqlite:////x.db",
+        ):
+            assert load({"store.url": url}).store.url == url
+
+
+class TestDurations:
+    @given(st.timedeltas(min_value=timedelta(0)))
+    def test_what_is_written_is_read_back(self, value: timedelta) -> None:
+        assert parse_duration(format_duration(value)) == value
+        assert parse_duration(value) == value
+
+    @given(st.integers(0, 10**9))
+    def test_a_number_counts_seconds(self, seconds: int) -> None:
+        assert parse_duration(seconds) == parse_duration(str(seconds)) == timedelta(seconds=seconds)
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("30s", timedelta(seconds=30)),
+            ("5m", timedelta(minutes=5)),
+            ("1h30m", timedelta(hours=1, minutes=30)),
+            ("1h 30m", timedelta(hours=1, minutes=30)),
+            ("200ms", timedelta(milliseconds=200)),
+            ("2d", timedelta(days=2)),
+            ("1.5s", timedelta(milliseconds=1500)),
+            (" 1m ", timedelta(minutes=1)),
+            (0.25, timedelta(milliseconds=250)),
+            ("0s", timedelta(0)),
+        ],
+    )
+    def test_as_people_write_it(self, text: object, value: timedelta) -> None:
+        assert parse_duration(text) == value
+
+    @pytest.mark.parametrize(
+        "text", ["", " ", ".", "s", "5 minutes", "30m1h", "1s1s", "-1s", "1e3s", "1hour", "٣s", "1S"]
+    )
+    def test_other_text_is_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match="expected a duration of zero or more"):
+            parse_duration(text)
+
+    @pytest.mark.parametrize("value", [None, True, [], -0.1, float("inf"), float("nan"), timedelta(-1)])
+    def test_what_is_no_length_of_time_is_refused(self, value: object) -> None:
+        with pytest.raises(ValueError, match="expected a duration of zero or more"):
+            parse_duration(value)
+
+    @pytest.mark.parametrize("value", [1e300, "99999999999999d", "9" * 400])
+    def test_what_cannot_be_counted_is_refused(self, value: object) -> None:
+        with pytest.raises(ValueError, match="expected a duration of at most 999999999 days"):
+            parse_duration(value)
+
+    @given(st.text() | st.from_regex(r"[0-9.]+(d|h|m|s|ms)", fullmatch=True))
+    def test_no_text_breaks_the_reader(self, text: str) -> None:
+        with suppress(ValueError):
+            assert parse_duration(text) >= timedelta(0)
+
+
+class TestSizes:
+    @given(st.integers(1, 1 << 60))
+    def test_what_is_written_is_read_back(self, value: int) -> None:
+        assert parse_size(format_size(value)) == parse_size(value) == parse_size(str(value)) == value
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [("64MiB", 64 << 20), ("1MB", 10**6), ("1 GiB", 1 << 30), ("1.5KiB", 1536), ("3kB", 3000), ("7B", 7), (5, 5)],
+    )
+    def test_as_people_write_it(self, text: object, value: int) -> None:
+        assert parse_size(text) == value
+
+    @pytest.mark.parametrize("value", ["", "MiB", "-1MiB", "1mib", "1TBX", 0, -1, 1.5, True, None, "0.3B", "1e3"])
+    def test_anything_else_is_refused(self, value: object) -> None:
+        with pytest.raises(ValueError, match="expected a size"):
+            parse_size(value)

@@ -1,0 +1,88 @@
+"""The configuration page names every setting with its default, and no other."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from datetime import timedelta
+from inspect import isclass
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from infinite_scheduler.config import Settings, format_duration, format_size, load_settings, parse_size
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<default>.+?) \| (?P<meaning>.+) \|$", re.MULTILINE)
+ROWS = {row["name"]: row for row in ROW.finditer(PAGE)}
+
+
+def settings_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in section.model_fields.items():
+        inner = next(sections_in(field.annotation), None)
+        if inner is None or field.default not in ({}, *instances(field.default)):
+            yield prefix + name, field
+        if inner is not None:
+            below = f"{name}.NAME." if get_origin(field.annotation) is dict else f"{name}."
+            yield from settings_of(inner, prefix + below)
+
+
+def instances(default: object) -> list[object]:
+    return [default] if isinstance(default, BaseModel) else []
+
+
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from sections_in(part)
+
+
+def written(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.default
+    if default is None:
+        return "none"
+    if any(isinstance(part, BeforeValidator) and part.func is parse_size for part in field.metadata):
+        default = format_size(default)
+    elif isinstance(default, timedelta):
+        default = format_duration(default)
+    return f"`{json.dumps(default)}`"
+
+
+SETTINGS = dict(settings_of(Settings))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_in_the_page_with_its_default(name: str) -> None:
+    assert name in ROWS
+    assert ROWS[name]["default"] == written(SETTINGS[name])
+
+
+def test_the_page_names_no_unknown_setting() -> None:
+    assert set(ROWS) <= set(SETTINGS)
+    mentioned = re.findall(r"`((?:store|node|window|time|limits|log|apps)\.[A-Za-z_.]+)`", PAGE)
+    assert set(mentioned) <= set(SETTINGS)
+
+
+def test_the_variables_in_the_page_are_understood() -> None:
+    names = re.findall(r"`(INFINITE_SCHEDULER_\w+__\w+)", PAGE)
+    known = {name.upper().replace(".", "__").replace("NAME", "SMS_RETRY") for name in SETTINGS}
+    assert names
+    assert {name.removeprefix("INFINITE_SCHEDULER_") for name in names} <= known
+
+
+def test_the_example_in_the_page_can_be_loaded(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert example
+    (tmp_path / "scheduler.toml").write_text(example[1], encoding="utf-8")
+    settings = load_settings(tmp_path / "scheduler.toml", environ={})
+    assert set(settings.apps) == set(tomllib.loads(example[1])["apps"])
+
+
+def test_every_setting_says_what_it_means_in_the_code() -> None:
+    assert [name for name, field in SETTINGS.items() if not field.description] == []

@@ -1,0 +1,99 @@
+"""The queue of what is due."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infinite_scheduler.model import Priority
+from infinite_scheduler.policy.priority import TURNS, PriorityQueue
+
+DUES = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5) | st.integers(0, 5_000)
+PUSHES = st.tuples(st.sampled_from(Priority), DUES)
+FEW_DUES = st.tuples(st.just(Priority.NORMAL), st.integers(0, 3))
+TAKES = st.sampled_from(("pop", "drop"))
+Item = tuple[Priority, int, int]
+
+
+@settings(max_examples=300)
+@given(st.lists(PUSHES | TAKES) | st.lists(FEW_DUES | TAKES, min_size=8))
+def test_each_priority_comes_out_by_due_and_then_as_it_came(steps: list[tuple[Priority, int] | str]) -> None:
+    queue: PriorityQueue[Item] = PriorityQueue()
+    held: list[Item] = []
+    for number, step in enumerate(steps):
+        match step:
+            case (priority, due_ms):
+                queue.push(priority, due_ms, (priority, due_ms, number))
+                held.append((priority, due_ms, number))
+            case "pop" if held:
+                item = queue.pop()
+                assert item == min(other for other in held if other[0] == item[0])
+                held.remove(item)
+            case "drop" if held:
+                item = queue.drop_last()
+                assert item == max(held)
+                held.remove(item)
+        assert len(queue) == len(held)
+        assert queue.peek_due_ms() == min((due_ms for _, due_ms, _ in held), default=None)
+        for priority in Priority:
+            first = min((due_ms for other, due_ms, _ in held if other == priority), default=None)
+            assert queue.peek_due_ms(priority) == first
+
+
+@given(st.lists(st.one_of(st.lists(PUSHES, min_size=1, max_size=30), st.integers(1, 40))))
+def test_a_waiting_priority_is_passed_over_eight_times_in_a_row_at_most(
+    steps: list[list[tuple[Priority, int]] | int],
+) -> None:
+    queue: PriorityQueue[Priority] = PriorityQueue()
+    waiting = dict.fromkeys(Priority, 0)
+    passed = dict.fromkeys(Priority, 0)
+    for step in steps:
+        if isinstance(step, list):
+            for priority, due_ms in step:
+                queue.push(priority, due_ms, priority)
+                waiting[priority] += 1
+            continue
+        for _ in range(min(step, len(queue))):
+            taken = queue.pop()
+            waiting[taken] -= 1
+            passed[taken] = 0
+            for lower in Priority:
+                if lower > taken:
+                    passed[lower] = passed[lower] + 1 if waiting[lower] else 0
+            assert max(passed.values()) <= TURNS
+
+
+@given(st.lists(PUSHES, max_size=TURNS))
+def test_a_higher_priority_goes_first_as_long_as_nobody_starves(pushes: list[tuple[Priority, int]]) -> None:
+    queue: PriorityQueue[Item] = PriorityQueue()
+    items = [(priority, due_ms, number) for number, (priority, due_ms) in enumerate(pushes)]
+    for item in items:
+        queue.push(item[0], item[1], item)
+    assert [queue.pop() for _ in items] == sorted(items)
+
+
+def test_an_unbroken_stream_of_high_lets_normal_and_low_through() -> None:
+    queue: PriorityQueue[str] = PriorityQueue()
+    for number in range(100):
+        for priority in Priority:
+            queue.push(priority, number, priority.name[0])
+    assert "".join(queue.pop() for _ in range(20)) == "HHHHHHHHLNHHHHHHHLHN"
+
+
+def test_an_empty_queue_says_so() -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+    with pytest.raises(IndexError):
+        queue.pop()
+    with pytest.raises(IndexError):
+        queue.drop_last()
+
+
+def test_a_herd_that_is_popped_while_it_grows_keeps_no_consumed_places() -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+    queue.push(Priority.LOW, 10, -1)
+    for number in range(10_000):
+        queue.push(Priority.LOW, 5, number)
+    for number in range(10_000, 20_000):
+        queue.push(Priority.LOW, 5, number)
+        assert queue.pop() == number - 10_000
+    assert len(queue) == 10_001
+    assert len(queue._lanes[Priority.LOW]._aside._buckets[5]) <= 20_000
