@@ -20,7 +20,7 @@ from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec
 from infinite_scheduler.observe.events import Observer, nobody
 from infinite_scheduler.policy.calendar import parse_duration, parse_moment
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import Found, Query, Store, StoreLimits, Survey
+from infinite_scheduler.store.base import AppInfo, Found, Query, Store, StoreLimits, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -92,7 +92,7 @@ class Client:
 
     # In
 
-    async def schedule(
+    async def schedule(  # noqa: PLR0913 - one parameter for each thing a job may carry
         self,
         app: str,
         data: Any = None,
@@ -134,7 +134,7 @@ class Client:
         return await self._accept(specs)
 
     def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
-        """Schedule jobs inside a transaction of your own, on the store's database: they exist if and when you commit."""
+        """Schedule jobs in a transaction of your own, on the store's database: they exist if and when you commit."""
         from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
 
         return enqueue(connection, [self._spec(app, job) for job in jobs], self._clock.wall_ms())
@@ -209,6 +209,11 @@ class Client:
             raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")
         return verdict.record
 
+    async def register(self, app: str, shards: int | None = None) -> AppInfo:
+        """Make an app known to the store, so that its jobs are accepted before a node with a handler for it runs."""
+        self._opened()
+        return await self._store.register(app, shards)
+
     async def pause(self, app: str) -> None:
         """Hand over no jobs of this app, on any node, until it is resumed; they are accepted all the same."""
         self._opened()
@@ -241,7 +246,7 @@ class Client:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Found:
-        """List jobs in the order of their ids, a page at a time; [start, end) is of the moment they were accepted for."""
+        """List jobs by id, a page at a time; [start, end) is of the moment that they were accepted for."""
         self._opened()
         now_ms = self._clock.wall_ms()
         query = Query(

@@ -55,7 +55,8 @@ class KeyConflict(InvalidRequest):
     def __init__(self, app: str, key: str, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(
-            f"idempotency key {key!r} of app {app!r} belongs to job {job_id}, which has another time or data; use a new key"
+            f"idempotency key {key!r} of app {app!r} belongs to job {job_id}, which has another time or data: "
+            "use a new key"
         )
 
 

@@ -63,7 +63,8 @@ class Owner(NamedTuple):
 class JobId(bytes):
     """A UUID of version 8 that sorts by the moment a job is kept under.
 
-    48 bits of due time in ms, the version, 12 bits (shard 8, priority 2, later 1, reserved 1), the variant and 62 random bits.
+    48 bits of due time in ms, the version, 12 bits (shard 8, priority 2, later 1, reserved 1), the variant and 62
+    random bits.
     The same layout serves as a *position*: the place where a scan meets a job that was moved to another moment.
     """
 
@@ -183,7 +184,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def shard(self) -> int:
-        return shard_of(self.key)
+        key = self.key
+        return ((key[6] & 0x0F) << 4) | (key[7] >> 4)
 
     @property
     def position(self) -> bytes:
@@ -193,7 +195,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def size(self) -> int:
         """What this job costs in memory, in bytes: its fixed parts as measured, and what it carries."""
-        return JOB_BYTES + len(self.payload) + sum(map(len, self.tags))
+        size = JOB_BYTES + len(self.payload)
+        return size + sum(map(len, self.tags)) if self.tags else size
 
 
 JOB_BYTES: Final = 700

@@ -68,7 +68,7 @@ class Scheduler(Client):
 
     # Handlers
 
-    def app(
+    def app(  # noqa: PLR0913 - one parameter for each policy of an app
         self,
         name: str,
         *,
@@ -81,7 +81,7 @@ class Scheduler(Client):
         timeout: timedelta | None = timedelta(seconds=30),
         shards: int | None = None,
     ) -> Callable[[F], F]:
-        """Decorate the function that takes the jobs of this app: `def`, `async def`, or one for lists with `batch=N`."""
+        """Decorate the function that takes the jobs of an app: `def`, `async def`, or one for lists with `batch=N`."""
 
         def register(function: F) -> F:
             handler = PythonHandler(
@@ -173,7 +173,7 @@ class Scheduler(Client):
             raise
 
     async def stop(self) -> bool:
-        """Hand nothing more over, let what is in flight finish, settle and release. False: some of it had to be left."""
+        """Hand nothing more over, let what is in flight finish, settle, release. False: some of it had to be left."""
         engine, self._engine = self._engine, None
         clean = await engine.stop() if engine else True
         await self.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,12 @@ async def scan_all_rows(session: Session, wanted: Scan) -> list[Job]:
     start: bytes | None = wanted.start
     while start is not None:
         page = Scan(
-            app=wanted.app, shards=wanted.shards, start=start, end=wanted.end, priority=wanted.priority, limit=wanted.limit
+            app=wanted.app,
+            shards=wanted.shards,
+            start=start,
+            end=wanted.end,
+            priority=wanted.priority,
+            limit=wanted.limit,
         )
         jobs, following = await session.read(lambda tx, page=page: tx.scan_rows(page))  # type: ignore[misc]
         assert len(jobs) <= wanted.limit
@@ -92,7 +97,12 @@ async def scan_all_entries(session: Session, wanted: Scan) -> list[tuple[bytes, 
     start: bytes | None = wanted.start
     while start is not None:
         page = Scan(
-            app=wanted.app, shards=wanted.shards, start=start, end=wanted.end, priority=wanted.priority, limit=wanted.limit
+            app=wanted.app,
+            shards=wanted.shards,
+            start=start,
+            end=wanted.end,
+            priority=wanted.priority,
+            limit=wanted.limit,
         )
         entries, following = await session.read(lambda tx, page=page: tx.scan_entries(page))  # type: ignore[misc]
         assert all(start <= place < (following or wanted.end) for place, _ in entries)
@@ -301,7 +311,13 @@ class StatementsContract:
 
     @pytest.mark.parametrize(
         "other",
-        [{"was_status": Status.DONE}, {"was_attempt": 2}, {"was_due_ms": NOW + 1}, {"key": new_row().key}, {"key": bytes(16)}],
+        [
+            {"was_status": Status.DONE},
+            {"was_attempt": 2},
+            {"was_due_ms": NOW + 1},
+            {"key": new_row().key},
+            {"key": bytes(16)},
+        ],
     )
     async def test_rows_that_differ_are_reported_and_only_the_others_set(
         self, session: Session, other: dict[str, object]
@@ -310,7 +326,7 @@ class StatementsContract:
         records = await session.read(lambda tx: tx.read_jobs(SMS, keys))
         updates = [finished(record.job) for record in sorted(records, key=lambda r: keys.index(r.job.key))]
         fields = {name: getattr(updates[1], name) for name in updates[1].__struct_fields__}
-        updates[1] = Update(**{**fields, **other})  # type: ignore[arg-type]
+        updates[1] = Update(**{**fields, **other})
         missed = await session.write(lambda tx: tx.update_jobs(SMS, updates))
         assert set(missed) == {updates[1].key}
         after = {r.job.key: r.status for r in await session.read(lambda tx: tx.read_jobs(SMS, keys))}
@@ -327,7 +343,7 @@ class StatementsContract:
         (record,) = await session.read(lambda tx: tx.read_jobs(SMS, [key]))
         runs: list[int] = []
 
-        def body(tx: Statements) -> object:
+        def body(tx: Statements) -> Collection[bytes]:
             runs.append(1)
             tx.add_counts({(SMS, "done"): 1}, NOW)
             return tx.update_jobs(SMS, [finished(record.job), finished(record.job)])
@@ -574,7 +590,9 @@ class StatementsContract:
     async def test_a_node_is_written_replaced_and_deleted(self, session: Session) -> None:
         first = NodeInfo(nonce="n1", node_id="host", apps=frozenset({SMS, MAIL}), started_ms=NOW, beat=1, beat_ms=NOW)
         other = NodeInfo(nonce="n2", node_id="host", apps=frozenset(), started_ms=NOW)
-        again = NodeInfo(nonce="n1", node_id="host", apps=frozenset({SMS}), started_ms=NOW, draining=True, beat=2, beat_ms=9)
+        again = NodeInfo(
+            nonce="n1", node_id="host", apps=frozenset({SMS}), started_ms=NOW, draining=True, beat=2, beat_ms=9
+        )
         for node in (first, other, again):
             await session.write(lambda tx, node=node: tx.write_node(node))  # type: ignore[misc]
         assert list(await session.read(lambda tx: tx.read_nodes())) == [again, other]

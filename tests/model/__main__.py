@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.model.catalogue import LARGE, RULES, SCENARIOS, kind_of, model_of
+from tests.model.catalogue import LARGE, RULES, SCENARIOS, model_of, rules_of
 from tests.model.search import Result, search
 
 USAGE = """python -m tests.model scenarios [NAME ...]       search scenarios with every rule on (all but the large ones)
@@ -30,7 +30,7 @@ def scenarios(names: list[str]) -> int:
 
 
 def mutants(rules: list[str]) -> int:
-    """For each rule the scenario that catches it after the fewest states; first all scenarios a little, then further."""
+    """For each rule the scenario that catches it after the fewest states."""
     for rule in rules:
         best = next((best for limit in (1_000, 10_000, 200_000) if (best := _catch(rule, limit))), None)
         print(f"{rule:26} {best or 'SURVIVES'}", flush=True)
@@ -40,7 +40,7 @@ def mutants(rules: list[str]) -> int:
 def _catch(rule: str, limit: int) -> tuple[int, str, str] | None:
     best = None
     for name in SCENARIOS:
-        if rule not in RULES[kind_of(name)]:
+        if rule not in rules_of(name):
             continue
         result = search(model_of(name, (rule,)), limit)
         if result.violation and result.states <= limit:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         case ["large", *names]:
             return scenarios(names or list(LARGE))
         case ["mutants", *rules]:
-            return mutants(rules or [rule for rules in RULES.values() for rule in rules])
+            return mutants(rules or RULES)
         case ["trace", scenario, *off]:
             return trace(scenario, tuple(off))
         case _:
@@ -72,4 +72,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ValueError as error:
+        sys.exit(str(error))

@@ -95,6 +95,22 @@ LARGE: Mapping[str, PoisonScenario] = {
     "poison-three": PoisonScenario(4, (0, 1, 2), late=(1,), sizes=(2, 1), drain=1, doubt=1),
 }
 
+# The promise that breaks first without a rule, and the scenario that shows it after the fewest states.
+CAUGHT_BY: Mapping[str, tuple[str, str]] = {
+    "unclean_is_suspect": ("poison-late-innocent", "narrowed"),
+    "marked_before_fired": ("poison-late-innocent", "narrowed"),
+    "marks_are_durable": ("poison-late-innocent", "narrowed"),
+    "narrows": ("poison-late-innocent", "narrowed"),
+    "failed_when_alone": ("poison-late-innocent", "narrowed"),
+    "only_alone_charged": ("poison-doubt", "innocent"),
+    "alone_before_marked": ("poison-late", "innocent"),
+    "alone_until_settled": ("poison-late", "innocent"),
+    "settle_deletes_mark": ("poison-retry", "innocent"),
+    "release_lifts": ("poison-drain", "innocent"),
+    "reload_lifts": ("poison-doubt", "innocent"),
+    "reload_suspects": ("poison-doubt", "narrowed"),
+}
+
 
 class PoisonModel:
     """Invariants: an innocent job never ends as Failed; a poison one kills at most once a level, and once unmarked.
@@ -283,7 +299,10 @@ class PoisonModel:
     def _die(self, state: State) -> Iterable[Step]:
         for number in state.process.flying.intersection(self.scenario.poison):
             job = state.jobs[number]
-            yield Step(("job", number, "KILLS the process"), self._dead(with_job(state, number, job._replace(deaths=job.deaths + 1))))
+            yield Step(
+                ("job", number, "KILLS the process"),
+                self._dead(with_job(state, number, job._replace(deaths=job.deaths + 1))),
+            )
         innocent_alone = any(
             job.mark == 1 and number not in self.scenario.poison for number, job in enumerate(state.jobs)
         )

@@ -64,7 +64,7 @@ PROFILES: Mapping[str, Profile] = {
     for profile in (
         Profile(name="calm", latest_ms=900, stall=0.0, skew_ms=0),
         Profile(name="tight", weather=ROUGH, budget=TIGHT, jobs=(30, 60)),
-        Profile(name="slow", weather=msgspec.structs.replace(ROUGH, slow=0.04), clock_steps=2),
+        Profile(name="slow", weather=msgspec.structs.replace(ROUGH, slow=0.04), clock_steps=2, stall=0.03),
         Profile(name="moves", weather=ROUGH, moves=4, budget=(PLENTY, 5000)),
         Profile(name="crashes", weather=ROUGH, kills=3, poison=1, budget=(PLENTY, 5000)),
         Profile(name="pauses", weather=ROUGH, pauses=4),
@@ -167,6 +167,7 @@ class Scenario:
     def _prepare(self) -> None:
         """Clients and nodes, and time for the nodes to share the shards."""
         weather, self.server.weather = self.server.weather, Weather()
+        self.user = self._process("u")
         for number in range(2):
             process = self._process(f"c{number}")
             store = SqlStore(SimDatabase(self.server, process), process.clock)
@@ -284,7 +285,7 @@ class Scenario:
 
     def _enqueue(self) -> None:
         """A transaction of a user's own: it takes no lock on the shard, and commits late."""
-        process = self.rng.choice(self.clients)[0]
+        process = self.user
         spec = self._spec(process, self._job_plan())
         shard = Shard(spec.app, self.rng.randrange(self.apps[spec.app]))
         key = bytes(JobId.make(max(spec.scheduled_ms, process.wall_ms()), shard.number, spec.priority))
@@ -378,7 +379,9 @@ class Scenario:
     def _step_clock(self) -> None:
         node = self._some_node()
         if node is not None:
-            node.process.skew_ms += self.rng.randint(-1500, 1500)
+            by_ms = self.rng.randint(-1500, 1500)
+            node.process.skew_ms += by_ms
+            self.history.add("stepped", node.process.name, by=by_ms)
 
     # The end
 
@@ -386,17 +389,19 @@ class Scenario:
         """No more trouble: every app has a node, and everything has time to come to rest."""
         self.server.calm()
         self.world.stall = 0.0
-        served = {app for node in self._living() for app in node.apps}
-        leaving = all(node.engine is None or node.engine.membership.leaving for node in self._living())
-        if served < self.apps.keys() or leaving:
-            self._start_node(sorted(self.apps))
         for _ in range(int(PEACE)):
+            if not self._served():
+                self._start_node(sorted(self.apps))
             self.world.run(1.0)
-            if not self.server.open and not any(
-                record.status == "pending" for record in self.server.tables["jobs"].values()
-            ):
+            pending = any(record.status == "pending" for record in self.server.tables["jobs"].values())
+            if not pending and not self.server.open:
                 break
         self.world.run(0.5)
+
+    def _served(self) -> bool:
+        """Does each app have a node that stays?"""
+        staying = [n for n in self._living() if n.engine is None or not n.engine.membership.leaving]
+        return {app for node in staying for app in node.apps} == self.apps.keys()
 
 
 def main() -> None:

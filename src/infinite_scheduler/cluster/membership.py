@@ -41,7 +41,7 @@ class Renewal(Protocol):
 class Membership:
     """Gives signs of life, watches those of others, and follows the plan."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - it stands between all of them
         self,
         node: NodeInfo,
         ownership: Ownership,
@@ -51,9 +51,10 @@ class Membership:
         *,
         lease_ms: int,
         heartbeat_ms: int,
+        seen: Callable[[View], None],
         tell: Observer,
     ) -> None:
-        self.view: View | None = None
+        self._seen = seen  # hears of every view before anything follows from it
         self._node = node
         self._ownership = ownership
         self._keepers = keepers
@@ -70,13 +71,12 @@ class Membership:
         self.leaving = False
         self.leads = False  # of the nodes that live it has the smallest nonce, so it does what one node should do
 
-    async def run(self, looked: Callable[[], None]) -> None:
-        """Look twice in every heartbeat, and say so; a store that is away is asked again."""
+    async def run(self) -> None:
+        """Look twice in every heartbeat; a store that is away is asked again."""
         while True:
             self._stir.clear()
             try:
                 await self.look()
-                looked()
             except SchedulerError:
                 self._looked_ms = None  # silence of the store says nothing about the others
             await wait(self._clock, self._stir, self._heartbeat_ms / 2)
@@ -97,7 +97,7 @@ class Membership:
                 for keeper in self._keepers:
                     keeper.doubt(list(keeper.owners()), "the lease had lapsed")
         alive = self._alive(view)
-        self.view = view
+        self._seen(view)
         self.leads = min(alive) == self._node.nonce
         await self._follow(view, alive)
 
@@ -131,7 +131,7 @@ class Membership:
             mine = {s: info for s, info in shards.items() if s.number % len(self._keepers) == number}
             self._check(keeper, mine)
             self._give_up(keeper, goal)
-            claims = self._claims(keeper, mine, goal, alive)
+            claims = self._claims(keeper, mine, goal, alive, view.dead)
             if claims and not self.leaving:
                 await keeper.take(claims)
 
@@ -159,8 +159,9 @@ class Membership:
         shards: Mapping[Shard, ShardInfo],
         goal: Mapping[tuple[str, int], str | None],
         alive: Mapping[str, NodeInfo],
+        dead: Collection[str],
     ) -> list[Claim]:
-        """Shards that this node should own and nobody who lives does; or that bear its own nonce after a lost answer."""
+        """Shards that this node should own and nobody alive does, or that bear its own nonce after a lost answer."""
         held = keeper.owners()
         claims = []
         for shard, info in shards.items():
@@ -170,7 +171,7 @@ class Membership:
             if owner == self._node.nonce:
                 claims.append(Claim(shard=shard, seen=info.owner, beat=None))
             elif goal.get((shard.app, shard.number)) == self._node.nonce and owner not in alive:
-                beat = self._beats.get(owner, (None, 0))[0] if self.view and owner not in self.view.dead else None
+                beat = None if owner in dead or owner not in self._beats else self._beats[owner][0]
                 claims.append(Claim(shard=shard, seen=info.owner, beat=beat))
         return claims
 

@@ -1,4 +1,4 @@
-"""The one place where what a node does to its shards happens: one step at a time, its effect in memory before the next one.
+"""Where everything happens that a node does to its shards: one step at a time, its effect in memory before the next.
 
 The rules that are named in brackets are those of docs/concepts/line-protocol.md.
 """
@@ -106,7 +106,7 @@ class Lane:
         await self._do(lambda: self._mark(jobs, size))
 
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None:
-        """Hand nothing more over of these shards, and release them when nothing is in flight; or call it off after a while."""
+        """Hand over no more of these shards, release them when nothing is in flight, or call it off after a while."""
         until_ms = None if for_ms is None else self._clock.steady_ms() + for_ms
         for shard in shards:
             tenure = self.tenures.get(shard)
@@ -168,7 +168,7 @@ class Lane:
         command, done = self._commands.popleft()
         try:
             await command()
-        except SchedulerError as error:
+        except BaseException as error:
             if not done.done():
                 done.set_exception(error)
             raise
@@ -260,19 +260,25 @@ class Lane:
 
     def _settled(self, batch: Sequence[tuple[Tenure, Settlement]], recorded: Recorded) -> None:
         counts: dict[str, dict[str, int]] = {}
+        sizes: dict[str, int] = {}
+        again = []
         for tenure, s in batch:
             if tenure.shard in recorded.lost:
                 continue
-            window = self._windows[s.job.app]
+            app = s.job.app
             if tenure.out.pop(s.job.key, None) is not None:
-                window.done_with(s.job)
+                sizes[app] = sizes.get(app, 0) + s.job.size
             if tenure.shard in recorded.missed:
                 continue
-            what = "retried" if s.status is Status.PENDING else str(s.status)
-            per_app = counts.setdefault(s.job.app, {})
+            what = "retried" if s.status is Status.PENDING else s.status.value
+            per_app = counts.setdefault(app, {})
             per_app[what] = per_app.get(what, 0) + 1
-            if s.status is Status.PENDING and s.due_ms < tenure.line_ms:
-                window.put(msgspec.structs.replace(s.job, due_ms=s.due_ms, attempt=s.job.attempt + 1))
+            if s.status is Status.PENDING:
+                again.append(msgspec.structs.replace(s.job, due_ms=s.due_ms, attempt=s.job.attempt + 1))
+        for app, size in sizes.items():
+            self._windows[app].done_with(size)
+        for job in again:
+            self._put(job)
         for shard, low_ms in recorded.low_ms.items():
             self.tenures[shard].low_ms = low_ms
         for app, per_app in counts.items():
@@ -357,7 +363,7 @@ class Lane:
             self._windows[job.app].put(job)
 
     async def _release(self) -> bool:
-        """Release shards that are drained; call off what takes too long, here in the lane, never while its release is under way."""
+        """Release what is drained, or call it off if it takes too long: never while a release is under way."""
         draining = [t for t in self.tenures.values() if t.draining and t.doubt is None]
         empty = [t for t in draining if not t.out]
         late = [

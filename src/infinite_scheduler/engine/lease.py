@@ -15,7 +15,7 @@ class Lease:
         self.lapsed = False
 
     def renewed(self, asked_ms: int) -> bool:
-        """A renewal that was asked for at `asked_ms` is durable. True: the lease had lapsed, everything owned must be checked."""
+        """A renewal asked for at `asked_ms` is durable. True: the lease had lapsed, check everything that is owned."""
         had_lapsed = self.lapsed or not self.valid()
         if had_lapsed and self._renewed_ms is not None:
             self._tell(LeaseRenewed())

@@ -20,7 +20,7 @@ from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
 from infinite_scheduler.policy.limits import Budget
-from infinite_scheduler.store.base import NodeInfo, Settlement, Store
+from infinite_scheduler.store.base import NodeInfo, Settlement, Store, View
 
 LONGEST_NAP_MS = 500
 """The wheels are looked at this often at least, so that a stepped wall clock is noticed."""
@@ -48,7 +48,7 @@ class Engine:
                    Budget                                           requests, lines, ownership
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts that only scheduler.py puts together
         self,
         store: Store,
         node: NodeInfo,
@@ -80,6 +80,7 @@ class Engine:
             clock,
             lease_ms=settings.lease_ms,
             heartbeat_ms=settings.heartbeat_ms,
+            seen=self._seen,
             tell=tell,
         )
         self._alarm = asyncio.Event()
@@ -107,11 +108,11 @@ class Engine:
             self._spawn("lane", lane.run())
         self._spawn("wheels", self._turn_wheels())
         self._spawn("quarantine", self._quarantine.run())
-        self._spawn("membership", self._watch())
+        self._spawn("membership", self.membership.run())
         self._spawn("upkeep", self._upkeep())
 
     async def stop(self) -> bool:
-        """End in good order: hand nothing more over, let what is in flight finish, settle, release. True: all of it succeeded."""
+        """Hand nothing more over, let what is in flight finish, settle, release. True: all of it succeeded."""
         self.membership.leave()
         for lane in self._lanes:
             lane.drain(list(lane.tenures))
@@ -175,13 +176,9 @@ class Engine:
         for number in {shard.number % len(self._lanes) for shard in shards}:
             self._lanes[number].poke()
 
-    async def _watch(self) -> None:
-        await self.membership.run(self._looked)
-
-    def _looked(self) -> None:
-        """After each look at the cluster: apps may have been paused or resumed, and the gate may have opened."""
-        view = self.membership.view
-        for app in view.apps if view else ():
+    def _seen(self, view: View) -> None:
+        """At each look at the cluster: apps may have been paused or resumed, and the gate may have opened."""
+        for app in view.apps:
             desk = self.desks.get(app.name)
             if desk is not None:
                 desk.paused = app.paused
@@ -208,9 +205,7 @@ class Engine:
         now_ms = self._clock.wall_ms()
         oldest = [ms for desk in self.desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
         for lane in self._lanes:
-            for tenure in lane.tenures.values():
-                if not tenure.scanned:
-                    oldest.append(int.from_bytes(min(tenure.cursors)[:6], "big"))
+            oldest.extend(tenure.unread_ms for tenure in lane.tenures.values() if not tenure.scanned)
         return max(0, now_ms - min(oldest, default=now_ms))
 
     @property

@@ -61,6 +61,11 @@ class Tenure:
         return start_of(self.line_ms)
 
     @property
+    def unread_ms(self) -> int:
+        """The moment from which on something may be left to scan."""
+        return int.from_bytes(min(self.cursors)[:6], "big")
+
+    @property
     def scanned(self) -> bool:
         """Is everything before the line read?"""
         return min(self.cursors) >= self.end
@@ -75,7 +80,7 @@ class Tenure:
 
         Jobs that are held for a later moment cannot be before now; of the overdue ones, those of the whole app count.
         """
-        bounds = [now_ms, self.line_ms, int.from_bytes(min(self.cursors)[:6], "big")]
+        bounds = [now_ms, self.line_ms, self.unread_ms]
         if oldest_ready_ms is not None:
             bounds.append(oldest_ready_ms)
         bounds.extend(job.due_ms for job in self.out.values())

@@ -62,8 +62,8 @@ class Window:
 
     def put(self, job: Job) -> bool:
         """Hold a job until it is due, unless it is held already. False: there is no room, it is left to scan."""
-        tenure = self.tenures.get(job.shard)
-        if tenure is None or job.key in tenure.held or job.key in tenure.out:
+        tenure = self._wanted_by(job)
+        if tenure is None:
             return True
         if not self._budget.take(self.app, job.size) and not self._displace_for(job):
             tenure.rejoin(job)
@@ -71,6 +71,29 @@ class Window:
         tenure.held[job.key] = job
         self.desk.receive(job, tenure)
         return True
+
+    def _put_all(self, jobs: Sequence[Job]) -> bool:
+        """Hold all of these jobs, if there is room for all of them: one look at the budget."""
+        size = sum(job.size for job in jobs)
+        if size > self._budget.free(self.app):
+            return False
+        kept = 0
+        for job in jobs:
+            tenure = self._wanted_by(job)
+            if tenure is not None:
+                kept += job.size
+                tenure.held[job.key] = job
+                self.desk.receive(job, tenure)
+        if kept:
+            self._budget.take(self.app, kept)
+        return True
+
+    def _wanted_by(self, job: Job) -> Tenure | None:
+        """The reign over the job's shard, unless it has the job already."""
+        tenure = self.tenures.get(job.shard)
+        if tenure is None or job.key in tenure.held or job.key in tenure.out:
+            return None
+        return tenure
 
     def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
         """Take a held job off the wheel, so that it cannot fire while its change is decided."""
@@ -81,9 +104,9 @@ class Window:
             self._budget.give(self.app, job.size)
         return job
 
-    def done_with(self, job: Job) -> None:
-        """A job that was handed over is settled."""
-        self._budget.give(self.app, job.size)
+    def done_with(self, size: int) -> None:
+        """Jobs of this size that were handed over are settled."""
+        self._budget.give(self.app, size)
 
     def _displace_for(self, job: Job) -> bool:
         """Make room by giving back jobs that would fire later than this one."""
@@ -93,6 +116,7 @@ class Window:
                 return False
             tenure = self.desk.tenures[victim.shard]
             del tenure.held[victim.key]
+            tenure.detained.pop(victim.key, None)
             self._budget.give(self.app, victim.size)
             tenure.rejoin(victim)
         return True
@@ -149,20 +173,21 @@ class Window:
         """Take in what a scan has found; what does not fit is left to scan."""
         if page.next is not None:
             self.unread(scan, page.next)
-        for i, job in enumerate(page.jobs):
-            if not self.put(job):
-                for left in page.jobs[i + 1 :]:
-                    self._leave_unread(left)
-                break
+        if not self._put_all(page.jobs):
+            for i, job in enumerate(page.jobs):
+                if not self.put(job):
+                    self._leave_unread(page.jobs[i + 1 :])
+                    break
         self._found += len(page.jobs)
         if page.jobs:
             size = sum(job.size for job in page.jobs) // len(page.jobs)
             self._typical = max(self._typical // 2, size)
 
-    def _leave_unread(self, job: Job) -> None:
-        tenure = self.tenures.get(job.shard)
-        if tenure is not None and job.key not in tenure.held and job.key not in tenure.out:
-            tenure.rejoin(job)
+    def _leave_unread(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            tenure = self._wanted_by(job)
+            if tenure is not None:
+                tenure.rejoin(job)
 
     def _of(self, scan: Scan) -> Iterable[Tenure]:
         return [t for number, t in self.tenures.items() if number in scan.shards and t.doubt is None]
@@ -199,8 +224,12 @@ class Window:
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long the line may stand still from now on."""
-        leads = [t.line_ms - now_ms for t in self.tenures.values() if t.doubt is None and not t.draining]
-        return max(0, min(leads) - self._lookahead_ms + self._step_ms) if leads else self._longest_step_ms
+        spare = [
+            t.line_ms - now_ms - (self._lookahead_ms - self._step_ms if t.scanned else self._least_lead_ms)
+            for t in self.tenures.values()
+            if t.doubt is None and not t.draining
+        ]
+        return max(0, min(spare, default=self._longest_step_ms))
 
     def shards(self) -> Iterable[Shard]:
         return (t.shard for t in self.tenures.values())

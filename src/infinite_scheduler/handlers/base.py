@@ -30,8 +30,9 @@ class Handler(ABC):
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
         """Hand over these jobs, and report each of them exactly once, at the latest before returning.
 
-        The jobs keep their place in the app's concurrency until this returns, so a handler that reports a time-out while the work
-        still runs does not let more in. Cancelled when the node must stop: then what is not reported counts as to be tried again.
+        The jobs keep their place in the app's concurrency until this returns, so a handler that reports a time-out
+        while the work still runs does not let more in. It is cancelled when the node must stop: then what is not
+        reported is tried again.
         """
 
     def unfinished(self) -> Sequence[Job]:

@@ -117,7 +117,7 @@ class DrainCalledOff(Event, frozen=True, kw_only=True):
 
 
 class SuspectsFound(Event, frozen=True, kw_only=True):
-    """A process ended with these jobs in flight; they are fired in small batches now, to find out which one ended it."""
+    """A process ended with these jobs in flight; they are fired in small batches now, to find which one ended it."""
 
     app: str
     count: int

@@ -267,7 +267,7 @@ def add_job(logger: Any, method: str, line: structlog.typing.EventDict) -> struc
     Lines of the scheduler itself name what they are about; that they are written while a handler runs is chance.
     """
     del method
-    if str(getattr(logger, "name", None)).startswith(f"{_ROOT}."):
+    if str(line.get("logger") or getattr(logger, "name", "")).startswith(f"{_ROOT}."):
         return line
     return {**line, **{name: value for name, value in job_fields().items() if name not in line}}
 

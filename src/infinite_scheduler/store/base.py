@@ -1,7 +1,7 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
-`Store` is what doors and people ask; any process may. `Ownership` is what one node does to the shards it owns, fenced by
-(nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
+`Store` is what doors and people ask; any process may. `Ownership` is what one node does to the shards it owns, fenced
+by (nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
 """
 
 from abc import ABC, abstractmethod
@@ -248,8 +248,8 @@ class Store(ABC):
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs, all or none, in order. Durable on return.
 
-        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost answer
-        is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
+        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
+        answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
         """
 
     @abstractmethod
@@ -264,8 +264,9 @@ class Store(ABC):
     ) -> Verdict:
         """Cancel, reschedule, run now or retry one job. Durable on return.
 
-        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where the owner decides; raises
-        Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises UnknownJob.
+        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where it decides;
+        raises Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises
+        UnknownJob.
         """
 
     @abstractmethod
@@ -343,7 +344,7 @@ class Ownership(ABC):
 
     @abstractmethod
     async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-        """Remember that these jobs are about to be handed over in a batch of `size`. Returns the shards that are lost."""
+        """Remember that these jobs are about to be handed over in a batch of `size`. Returns what shards are lost."""
 
     @abstractmethod
     async def maintain(self) -> Upkeep:

@@ -85,5 +85,5 @@ SURVIVORS = {
     "advance_fenced": "scanning from the remembered line is enough alone; without both a job is lost",
     "low_before_now": "an insert before the line leaves a wake, and consuming that lowers low: this saves work",
     "lapse_reloads": "checking the owner under the exclusive lock is enough: loading again saves a second path",
-    "low_exclusive": "the share lock would do here; two upgrades of it deadlock, which shards.py shows",
+    "low_exclusive": "the share lock would do here; two upgrades of it deadlock, which shards/ shows",
 }

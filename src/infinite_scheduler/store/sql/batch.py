@@ -1,8 +1,8 @@
 """New jobs on their way into tables: each gets its id, and with it its shard and its table."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self
 
 import msgspec
 
@@ -16,8 +16,17 @@ LATER_MS = 35 * DAY_MS
 CHUNK = 1000
 """So many jobs of one transaction share a shard: one lock, and one wake at most."""
 
+URGENT_MS = 1000
+"""Jobs due this soon should be noticed without waiting for a poll."""
+
 Key = tuple[str, str]
 """An app and an idempotency key."""
+
+
+class NextShard(Protocol):
+    """Chooses the shard of a chunk."""
+
+    def __call__(self, app: str, *, urgent: bool) -> int: ...
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -28,7 +37,7 @@ class Batch(msgspec.Struct, frozen=True):
     first: Mapping[Key, JobSpec]
 
     @classmethod
-    def of(cls, specs: Sequence[JobSpec], now_ms: int, next_shard: Callable[[str], int]) -> Self:
+    def of(cls, specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard) -> Self:
         """Give each job its id, in chunks that share a shard; KeyConflict if two contents have one idempotency key."""
         first = _first_of_keys(specs)
         fresh = [
@@ -73,17 +82,18 @@ def _first_of_keys(specs: Sequence[JobSpec]) -> Mapping[Key, JobSpec]:
     return first
 
 
-def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: Callable[[str], int]) -> list[NewRow]:
+def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard) -> list[NewRow]:
     """Rows under new ids: a past moment is kept under now."""
     rows = []
     entropy = os.urandom(8 * len(specs))
-    places: dict[str, tuple[int, int]] = {}  # app → its shard of this chunk, jobs left in it
+    places: dict[tuple[str, bool], tuple[int, int]] = {}  # (app, urgent) → the shard of this chunk, jobs left in it
     for i, spec in enumerate(specs):
-        shard, left = places.get(spec.app, (0, 0))
-        if not left:
-            shard, left = next_shard(spec.app), CHUNK
-        places[spec.app] = shard, left - 1
         due_ms = max(spec.scheduled_ms, now_ms)
+        urgent = due_ms - now_ms < URGENT_MS
+        shard, left = places.get((spec.app, urgent), (0, 0))
+        if not left:
+            shard, left = next_shard(spec.app, urgent=urgent), CHUNK
+        places[spec.app, urgent] = shard, left - 1
         later = due_ms - now_ms > LATER_MS
         key = JobId.make(due_ms, shard, spec.priority, later=later, entropy=entropy[8 * i : 8 * i + 8])
         rows.append(NewRow(bytes(key), spec, now_ms))

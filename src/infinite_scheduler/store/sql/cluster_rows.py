@@ -42,11 +42,9 @@ class ClusterRows(Rows):
 
     def write_shards(self, rows: Iterable[ShardInfo]) -> None:
         self._run_many(
-            "UPDATE scheduler_shards SET owner_nonce = ?, epoch = ?, line_ms = ?, low_ms = ? WHERE app = ? AND shard = ?",
-            [
-                (row.owner.nonce, row.owner.epoch, row.line_ms, row.low_ms, row.shard.app, row.shard.number)
-                for row in rows
-            ],
+            "UPDATE scheduler_shards SET owner_nonce = ?, epoch = ?, line_ms = ?, low_ms = ?"
+            " WHERE app = ? AND shard = ?",
+            [(*row.owner, row.line_ms, row.low_ms, *row.shard) for row in rows],
         )
 
     def read_apps(self) -> Sequence[AppInfo]:

@@ -30,8 +30,8 @@ class Cursor(Protocol):
 class Dialect(ABC):
     """The words one database has for what the statements need.
 
-    Statements are written with `?`; `text` turns them into the driver's style. The defaults are what SQLite and PostgreSQL
-    share.
+    Statements are written with `?`; `text` turns them into the driver's style. The defaults are what SQLite and
+    PostgreSQL share.
     """
 
     placeholder: str = "?"
@@ -39,7 +39,10 @@ class Dialect(ABC):
     """The column types behind `key`, `bytes`, `name`, `text`, `int` and `bool`."""
 
     table_options: str = ""
-    """What stands behind the columns of a table."""
+    """What stands behind the columns of a table; rows should lie in the order of the primary key."""
+
+    keys_table_options: str = ""
+    """The same for idempotency keys, which `prune_keys` deletes by age."""
 
     payload: str
     """An expression that reads `job_data` as bytes."""
@@ -82,6 +85,10 @@ class Dialect(ABC):
     @abstractmethod
     def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], *, exclusive: bool) -> None:
         """Lock these shards, which come in order, to the end of the transaction."""
+
+    @abstractmethod
+    def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
+        """Delete up to so many idempotency keys that were claimed before this moment. Returns how many were deleted."""
 
     @abstractmethod
     def tables(self, cursor: Cursor) -> frozenset[str]:

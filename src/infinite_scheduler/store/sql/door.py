@@ -5,7 +5,7 @@ The rules that are named in brackets are those of docs/concepts/line-protocol.md
 
 import enum
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -95,6 +95,7 @@ def _key(row: NewRow) -> bytes:
 
 
 def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
+    """Count what became a row."""
     tx.add_counts({(app, "accepted"): len(rows) for app, rows in by_app(chunks).items()}, now_ms)
 
 
@@ -130,16 +131,21 @@ class Standing(enum.Enum):
     NOTHING_TO_RETRY = "only what ended without success can be tried again by hand"
 
 
-def ask(tx: Statements, wishes: Sequence[Ask], *, exclusive: bool) -> Mapping[bytes, Standing]:
+def ask(
+    tx: Statements, wishes: Sequence[Ask], *, exclusive: bool, doubtful: Collection[bytes] = ()
+) -> Mapping[bytes, Standing]:
     """Decide what nobody else decides; for the rest, write a request to the owner [7].
 
-    At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks decides,
-    under the exclusive lock, if it is still released.
+    At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks
+    decides, under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
+    written before, are taken back first; if the owner has answered meanwhile, its verdict counts.
     """
     shards = tx.lock_shards({wish.shard for wish in wishes}, exclusive=exclusive)
-    standing: dict[bytes, Standing] = {}
+    standing = _answered(tx, doubtful)
     requests = []
     for wish in wishes:
+        if wish.id in standing:
+            continue
         shard = shards.get(wish.shard)
         found = tx.read_jobs(wish.app, [wish.key]) if shard else ()
         if not shard or not found:
@@ -147,7 +153,7 @@ def ask(tx: Statements, wishes: Sequence[Ask], *, exclusive: bool) -> Mapping[by
             continue
         record = found[0]
         if wish.change is Change.RETRY and record.status in (Status.PENDING, Status.DONE):
-            standing[wish.id] = Standing.NOTHING_TO_RETRY
+            standing[wish.id] = Standing.GRANTED if wish.id in doubtful else Standing.NOTHING_TO_RETRY
         elif record.status.final or record.job.due_ms >= shard.line_ms or (exclusive and shard.released):
             standing[wish.id] = change_row(tx, wish, record, shard)
         elif shard.released:
@@ -159,6 +165,15 @@ def ask(tx: Statements, wishes: Sequence[Ask], *, exclusive: bool) -> Mapping[by
             standing[wish.id] = Standing.ASKED
     tx.insert_requests(requests)
     return standing
+
+
+def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standing]:
+    """What owners have decided of these requests; the others are taken back."""
+    if not doubtful:
+        return {}
+    tx.delete_requests(doubtful)
+    verdicts = tx.read_verdicts(doubtful)
+    return {wish: Standing.GRANTED if granted else Standing.TOO_LATE for wish, granted in verdicts.items()}
 
 
 def change_row(tx: Statements, wish: Ask, record: JobRecord, shard: ShardInfo) -> Standing:

@@ -29,6 +29,11 @@ def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Se
     for spec in specs:
         if spec.app not in apps:
             raise UnknownApp(spec.app, apps)
-    batch = Batch.of(specs, now_ms, lambda app: random.randrange(apps[app].shards))  # noqa: S311 - spreads, guards nothing
+
+    def any_shard(app: str, *, urgent: bool) -> int:
+        del urgent
+        return random.randrange(apps[app].shards)  # noqa: S311 - spreads, guards nothing
+
+    batch = Batch.of(specs, now_ms, any_shard)
     inserted = door.enqueue(tx, batch.chunks, now_ms)
     return batch.answers(inserted.repeats)

@@ -18,8 +18,8 @@ os.register_at_fork(after_in_child=_held.clear)
 class LockFolder:
     """The lock files of all processes that use one database.
 
-    POSIX record locks and not flock: a lock of flock lives on in children that were forked for a process pool, so that the
-    death of their parent would go unnoticed.
+    POSIX record locks and not flock: a lock of flock lives on in children that were forked for a process pool, so that
+    the death of their parent would go unnoticed.
     """
 
     def __init__(self, folder: Path) -> None:

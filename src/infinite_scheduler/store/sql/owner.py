@@ -42,7 +42,7 @@ def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shar
 
 
 def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]:
-    """Own shards by compare-and-set of nonce and epoch, if their owner's heartbeat is still the one that was seen [9]."""
+    """Own shards by compare-and-set of nonce and epoch, if their owner's heartbeat is still the one seen before [9]."""
     rows = tx.lock_shards({claim.shard for claim in claims}, exclusive=True)
     beats = {node.nonce: node.beat for node in tx.read_nodes()}
     grants = []
@@ -59,6 +59,7 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
 
 
 def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Grant:
+    """A shard as its new or old owner gets it."""
     return Grant(
         shard=row.shard,
         owner=owner,
@@ -135,10 +136,11 @@ def answer(
     records = read_named(tx, [request for request in waiting if request.id in claimed])
     low_ms = {shard: row.low_ms for shard, row in mine.items()}
     woken: dict[bytes, Job] = {}
-    rulings: list[Ruling] = []
-    for request in waiting:
-        if request.change is not None:
-            rulings.append(decide(tx, request, records, request.id in claimed, handed_over, now_ms))
+    rulings = [
+        decide(tx, request, records, request.id in claimed, handed_over, now_ms)
+        for request in waiting
+        if request.change is not None
+    ]
     tx.write_verdicts({ruling.request.id: ruling.granted for ruling in rulings if ruling.claimed}, now_ms)
     for request in waiting:
         if request.id in claimed:
@@ -159,6 +161,7 @@ def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, JobRe
 
 
 def pending_of(records: Mapping[bytes, JobRecord], request: Request) -> Iterable[Job]:
+    """Those of the jobs that a request names which are pending."""
     for key in request.keys:
         record = records.get(key)
         if record and record.status is Status.PENDING:
@@ -190,6 +193,7 @@ def decide(
 
 
 def apply_change(tx: Statements, app: str, record: JobRecord, update: Update, change: Change, now_ms: int) -> None:
+    """Write a decided change: row, entries, count."""
     if tx.update_jobs(app, [update]):
         raise StoreUnavailable(f"job {record.id} changed under the exclusive lock of its shard")
     door.write_entries(tx, app, record, update)
@@ -259,6 +263,7 @@ def _settled_key(s: Settlement) -> tuple[str, bytes]:
 
 
 def update_of(s: Settlement) -> Update:
+    """What the row of a settled delivery becomes, if it is still as it was handed over [11]."""
     again = s.status is Status.PENDING
     return Update(
         key=s.job.key,
@@ -297,6 +302,7 @@ def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlem
 
 
 def attempt_of(s: Settlement, node: str) -> Attempt:
+    """The delivery as people see it."""
     return Attempt(attempt=s.job.attempt, started_ms=s.started_ms, finished_ms=s.finished_ms, node=node, error=s.error)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from infinite_scheduler.clock import Clock, wait
+from infinite_scheduler.clock import Clock, sleep, wait
 from infinite_scheduler.errors import SchedulerError, Unavailable
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql import door
@@ -20,12 +20,17 @@ POLL_MS = 20
 """How often a process asks for verdicts of owners in other processes."""
 
 
+AGAIN_MS = 100
+"""How long to wait before a wish whose answer was lost is asked again."""
+
+
 class Petition(msgspec.Struct):
     """One wish on its way."""
 
     wish: Ask
     answer: asyncio.Future[Standing]
     deadline_ms: int  # by the steady clock
+    doubt: bool = False  # it was sent before, and the answer was lost
 
 
 class Petitions:
@@ -70,23 +75,22 @@ class Petitions:
             self._stir.clear()
             if self._new:
                 batch = [self._new.popleft() for _ in range(min(SHARED, len(self._new)))]
-                await self._guarded(batch, self._ask(batch, exclusive=False))
+                await self._ask(batch, exclusive=False)
             if self._asked and not self._new:
                 await wait(self._clock, self._stir, POLL_MS)
                 await self._listen()
         self._task = None
 
-    async def _guarded(self, petitions: Collection[Petition], step: "asyncio.Future[None] | object") -> None:
-        try:
-            await step  # type: ignore[misc]
-        except SchedulerError as error:
-            for petition in petitions:
-                self._asked.pop(petition.wish.id, None)
-                _refuse(petition, error)
-
     async def _ask(self, batch: Collection[Petition], *, exclusive: bool) -> None:
         wishes = [petition.wish for petition in batch]
-        standings = await self._session.write(lambda tx: door.ask(tx, wishes, exclusive=exclusive))
+        doubtful = [petition.wish.id for petition in batch if petition.doubt]
+        try:
+            standings = await self._session.write(
+                lambda tx: door.ask(tx, wishes, exclusive=exclusive, doubtful=doubtful)
+            )
+        except SchedulerError as error:
+            await self._again_or_refuse(batch, error)
+            return
         released = []
         asked = set()
         for petition in batch:
@@ -106,6 +110,17 @@ class Petitions:
             self._poke(asked)
         if released:
             await self._ask(released, exclusive=True)
+
+    async def _again_or_refuse(self, batch: Collection[Petition], error: SchedulerError) -> None:
+        """Without an answer it is not known what was written: the same wishes are asked again, until patience ends."""
+        now_ms = self._clock.steady_ms()
+        for petition in batch:
+            if error.retryable and now_ms < petition.deadline_ms:
+                petition.doubt = True
+                self._new.append(petition)
+            else:
+                _refuse(petition, error)
+        await sleep(self._clock, AGAIN_MS)
 
     async def _listen(self) -> None:
         """Read verdicts of owners elsewhere; give up on those that stay silent."""

@@ -118,11 +118,12 @@ KEY_COLUMNS: Columns = (
 )
 
 
-def create_table(dialect: Dialect, table: str, columns: Columns, key: str, *, readable: Sequence[str] = ()) -> str:
+def create_table(dialect: Dialect, table: str, columns: Columns, key: str, readable: Sequence[str] = ()) -> str:
     """The statement that makes a table unless it is there."""
     lines = [*readable, *(f"{name} {_typed(dialect, kind)}" for name, kind in columns), f"PRIMARY KEY ({key})"]
     body = ",\n  ".join(lines)
-    return f"CREATE TABLE IF NOT EXISTS {table} (\n  {body}\n){dialect.table_options}"
+    options = dialect.keys_table_options if table == KEYS_TABLE else dialect.table_options
+    return f"CREATE TABLE IF NOT EXISTS {table} (\n  {body}\n){options}"
 
 
 def create_job_table(dialect: Dialect, table: str) -> str:
@@ -134,7 +135,7 @@ def create_job_table(dialect: Dialect, table: str) -> str:
         dialect.readable_time("created_at", "created_ms"),
         dialect.readable_time("finished_at", "finished_ms"),
     )
-    return create_table(dialect, table, JOB_COLUMNS, "id", readable=readable)
+    return create_table(dialect, table, JOB_COLUMNS, "id", readable)
 
 
 def create_moved_table(dialect: Dialect, app: str) -> str:

@@ -5,17 +5,18 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, StoreBroken, StoreUnavailable
 from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
-from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.schema import migrate
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions, Worker
-from infinite_scheduler.store.sql.statements import Database, Session
+from infinite_scheduler.store.sql.statements import Body, Database, Session
+from infinite_scheduler.store.sql.upkeep import Keeper
+from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
 
 MEMORY: Final = ":memory:"
 READER: Final = "reader"
@@ -33,8 +34,8 @@ class SqliteDatabase(Database):
     """One SQLite file, or `:memory:` for a store that ends with its process.
 
     One connection in one thread does everything that writes, inserts too: SQLite has one writer at a time, and two
-    connections of one process would only stand in each other's way. Listings for people have a connection of their own, so
-    that they never hold up the lane. With `inline`, everything happens in the caller's thread.
+    connections of one process would only stand in each other's way. Listings for people have a connection of their own,
+    so that they never hold up the lane. With `inline`, everything happens in the caller's thread.
     """
 
     lanes = 1
@@ -44,6 +45,7 @@ class SqliteDatabase(Database):
         self._inline = inline
         self._process = os.urandom(8).hex()
         self._locks = None if self._path == MEMORY else LockFolder(Path(f"{self._path}-nodes"))
+        self._nonces: set[str] = set()
         self._open: dict[str, tuple[Worker | None, Transactions]] = {}
 
     async def open(self) -> None:
@@ -70,7 +72,7 @@ class SqliteDatabase(Database):
         connection = connect(self._path)
         dialect = SqliteDialect()
         cursor = connection.cursor()
-        transactions = Transactions(connection, SqlStatements(cursor, dialect, self._process), self._path)
+        transactions = Transactions(connection, UpkeepRows(cursor, dialect, self._process), self._path)
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
             if name != READER:
@@ -81,6 +83,7 @@ class SqliteDatabase(Database):
         return transactions
 
     async def close(self) -> None:
+        await self._leave()
         for name in list(self._open):
             worker, transactions = self._open.pop(name)
             if worker is None:
@@ -90,6 +93,16 @@ class SqliteDatabase(Database):
                 worker.stop()
                 worker.join()
 
+    async def _leave(self) -> None:
+        """Give up the locks of nodes that have left. One that still owns shards keeps its lock until the process ends.
+
+        A handler that outlived its time-out may still be at work: while it is, nobody may think that its node is dead.
+        """
+        if self._locks and self._open and self._nonces:
+            named = cast("Body[frozenset[str]]", UpkeepRows.known_nonces)
+            for nonce in self._nonces - await self.session("leave").read(named):
+                self._locks.drop(nonce)
+
     def session(self, name: str) -> Session:
         opened = self._open.get(name) or self._open.get("lane")
         if opened is None:
@@ -98,7 +111,17 @@ class SqliteDatabase(Database):
         return InlineSession(transactions) if worker is None else ThreadSession(worker, transactions)
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
-        return Upkeep()
+        keeper = Keeper(
+            self.session("upkeep"),
+            self.session(READER),
+            now_ms=now_ms,
+            retention_ms=retention_ms,
+            idempotency_ms=idempotency_ms,
+        )
+        done = await keeper.run()
+        if self._locks:
+            self._locks.sweep(await keeper.nonces())
+        return done
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         return self._locks.free(node.nonce for node in nodes) if self._locks else frozenset()
@@ -106,6 +129,7 @@ class SqliteDatabase(Database):
     def live(self, nonce: str) -> None:
         if self._locks:
             self._locks.hold(nonce)
+            self._nonces.add(nonce)
 
 
 _WRITING: Final = (
@@ -141,11 +165,13 @@ def check_place(path: str) -> None:
     if path == MEMORY:
         return
     folder = Path(path).parent
-    if not folder.is_dir():
+    if not os.access(folder, os.F_OK):
         raise StoreBroken(
             f"the database {path} cannot be made: there is no folder {folder}; create it, or name another place"
         )
-    if Path(path).is_dir():
+    if os.access(path, os.F_OK) and not os.access(path, os.W_OK):  # SQLite would open it, and fail at the first write
+        raise StoreBroken(f"the database {path} cannot be written: give this user write access to the file")
+    if os.access(f"{path}/.", os.F_OK):
         raise StoreBroken(f"{path} is a folder: name a file for the database")
 
 

@@ -51,6 +51,15 @@ class SqliteDialect(Dialect):
     def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], *, exclusive: bool) -> None:
         """Every transaction that writes holds the one lock there is, from its beginning."""
 
+    def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
+        """The oldest have the smallest rowid, so no index by time is needed."""
+        cursor.execute(
+            "DELETE FROM scheduler_idempotency_keys WHERE created_ms < ?"
+            " AND rowid IN (SELECT rowid FROM scheduler_idempotency_keys ORDER BY rowid LIMIT ?)",
+            (before_ms, limit),
+        )
+        return cursor.rowcount
+
     def tables(self, cursor: Cursor) -> frozenset[str]:
         cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         return frozenset(row[0] for row in cursor.fetchall())

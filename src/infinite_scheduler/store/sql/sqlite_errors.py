@@ -27,8 +27,8 @@ def translated(error: sqlite3.Error, path: str) -> SchedulerError:
     match code_of(error):
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return StoreBroken(
-                f"the database {path} cannot be written ({error}): give this user write access to the file and to its folder, "
-                "where SQLite keeps the -wal and -shm files beside it"
+                f"the database {path} cannot be written ({error}): give this user write access to the file and to its "
+                "folder, where SQLite keeps the -wal and -shm files beside it"
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreBroken(

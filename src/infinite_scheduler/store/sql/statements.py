@@ -1,7 +1,7 @@
 """What the line protocol needs of a database: statements inside one transaction, and sessions that run transactions.
 
-Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements. So the same
-protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
+Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements.
+So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class Statements(ABC):
 
     @abstractmethod
     def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        """Lock shard rows in order, to the end of the transaction, then read them; those that do not exist are left out."""
+        """Lock shard rows in order, to the end of the transaction, then read them; missing ones are left out."""
 
     @abstractmethod
     def read_shards(self) -> Sequence[ShardInfo]:
@@ -64,7 +64,7 @@ class Statements(ABC):
 
     @abstractmethod
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
-        """Pending rows by key in [start, end), in order; then the key up to which all were read, or None when that is the end."""
+        """Pending rows by key in [start, end), in order; then the key up to which all were read, None: all of them."""
 
     @abstractmethod
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
@@ -107,7 +107,7 @@ class Statements(ABC):
 
     @abstractmethod
     def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Mapping[str, tuple[bytes, bytes]]:
-        """Insert or ignore the idempotency keys of these rows. Returns, for each key that another job has: its id and digest."""
+        """Insert or ignore idempotency keys. Returns, for each key that another job has, that job's id and digest."""
 
     @abstractmethod
     def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
@@ -138,7 +138,7 @@ class Statements(ABC):
 
     @abstractmethod
     def insert_app(self, app: AppInfo, now_ms: int) -> None:
-        """Insert an app and its shard rows (released, line and low at `now_ms`), unless it is there already; and its tables."""
+        """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it is there already."""
 
     @abstractmethod
     def set_paused(self, app: str, *, paused: bool) -> bool:
@@ -156,7 +156,7 @@ class Statements(ABC):
 
 
 Body = Callable[[Statements], T]
-"""A transaction: statements, then a result. It may run more than once, so it changes nothing outside but through its result."""
+"""A transaction: statements, then a result. It may run more than once, so it changes nothing outside."""
 
 
 class Session(ABC):
@@ -200,7 +200,7 @@ class Database(ABC):
 
     @abstractmethod
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
-        """Make tables ahead, drop or prune what is past its retention and settled, fold counters: a short slice of work."""
+        """Make tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
 
     @abstractmethod
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:

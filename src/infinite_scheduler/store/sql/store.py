@@ -87,8 +87,8 @@ class SqlStore(Store):
         self._apps[app] = info
         if shards is not None and info.shards != shards:
             raise StoreMismatch(
-                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed when the app "
-                f"is made: set shards = {info.shards} for it, or leave the setting out"
+                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed when "
+                f"the app is made: set shards = {info.shards} for it, or leave the setting out"
             )
         return info
 
@@ -117,11 +117,11 @@ class SqlStore(Store):
                 await sleep(self._clock, 50 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _next_shard(self, app: str) -> int:
-        """In rotation over the app's shards, those that this process owns first: they need no poll to be noticed."""
+    def _next_shard(self, app: str, *, urgent: bool) -> int:
+        """In rotation over the app's shards; urgent jobs over those of this process: no poll is needed."""
         info = self._apps[app]
         turn = next(self._turns.setdefault(app, itertools.count(random.randrange(info.shards))))  # noqa: S311
-        mine = [shard.number for owner in self._owners for shard in owner.mine if shard.app == app]
+        mine = [shard.number for owner in self._owners for shard in owner.mine if shard.app == app] if urgent else ()
         return mine[turn % len(mine)] if mine else turn % info.shards
 
     async def _app(self, app: str) -> AppInfo:

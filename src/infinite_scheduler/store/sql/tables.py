@@ -41,8 +41,8 @@ def table_of(app: str, key: bytes) -> str:
 class Catalog:
     """The tables that exist, as of the transaction under way.
 
-    Other processes make and drop tables at any time; a scan that missed a table would lose jobs. So every transaction asks
-    anew, cheaply where the database can tell that nothing changed.
+    Other processes make and drop tables at any time; a scan that missed a table would lose jobs. So every transaction
+    asks anew, cheaply where the database can tell that nothing changed.
     """
 
     def __init__(self, dialect: Dialect) -> None:

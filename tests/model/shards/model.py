@@ -1,101 +1,46 @@
-"""Several shards in one transaction: a model of two shards, two nodes and a chunk of jobs over both.
+"""Two shards as a model.
 
-Job 0 lies in shard 0 and job 1 in shard 1, both due at 1; the lines move from 1 to 2, so that each job is found by a scan
-or by a wake. Locks are taken one after another. Time, low, entries and requests other than wakes are in line/. See
-"Several shards" in docs/concepts/line-protocol.md.
+Job 0 lies in shard 0 and job 1 in shard 1, both due at 1; the lines move from 1 to 2, so that each job is found by a
+scan or by a wake. Locks are taken one after another. Time, low, entries and other requests are in line/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
 
 from tests.model.search import Step
-
-RULES = {
-    "locks_every_shard": "a transaction locks the first of its shards only",
-    "locks_in_order": "an insert takes its locks in another order",
-    "exclusive_from_start": "an exclusive lock is had by upgrading a share lock",
-    "heartbeat_under_locks": "a takeover trusts the heartbeat that it saw before it had its locks",
-    "fence_every_shard": "the owner of the first shard is checked, and that counts for both",
-    "lost_stands_alone": "when one shard is lost, the outcomes of the other are dropped with it",
-    "wake_every_shard": "a wake is written for the first shard only",
-    "doubt_every_shard": "in doubt only the first shard is loaded again",
-}
-SHARDS = (0, 1)
-NO_LOCK, SHARE, EXCLUSIVE = 0, 1, 2
-ABSENT, PENDING, DONE = 0, 1, 2
-NOT_HELD, WAITING, HANDED_OVER = 0, 1, 2
-DEAD = 2  # an owner that crashed
-DUE, LAST_LINE = 1, 2
-MODES = {"insert": SHARE, "settle": SHARE, "consume": EXCLUSIVE, "advance": EXCLUSIVE, "takeover": EXCLUSIVE}
-
-
-@dataclass(frozen=True)
-class ShardsScenario:
-    lapse: int = 0
-    crash: int = 0
-    doubt: int = 0
-
-
-SCENARIOS: Mapping[str, ShardsScenario] = {
-    "shards": ShardsScenario(),
-    "shards-lapse": ShardsScenario(lapse=1),
-    "shards-crash": ShardsScenario(crash=1),
-    "shards-doubt": ShardsScenario(doubt=1),
-}
-LARGE: Mapping[str, ShardsScenario] = {
-    "shards-lapse-doubt": ShardsScenario(lapse=1, doubt=1),
-    "shards-crash-doubt": ShardsScenario(crash=1, doubt=1),
-}
-
-
-class Shard(NamedTuple):
-    owner: int = 0
-    epoch: int = 1
-    line: int = 1
-
-
-class Memory(NamedTuple):
-    """What a node knows of one shard."""
-
-    epoch: int = 0  # 0: nothing
-    line: int = 0
-    held: int = NOT_HELD
-    left: bool = False  # is there something to scan?
-    doubt: bool = False
-
-
-class Transaction(NamedTuple):
-    kind: str
-    shards: tuple[int, ...]  # in the order of their locks
-    epochs: tuple[int, ...] = ()  # what its node believes
-    locks: tuple[int, int] = (NO_LOCK, NO_LOCK)
-    reads: tuple[tuple[Shard, bool], ...] = ()  # under the locks: the shard, and is a wake there?
-    silent: tuple[bool, ...] = ()  # under the locks: which heartbeats stand still?
-
-
-class Node(NamedTuple):
-    lapsed: bool = False
-    memory: tuple[Memory, Memory] = (Memory(), Memory())
-    lane: Transaction | None = None
-
-
-class State(NamedTuple):
-    shards: tuple[Shard, Shard]
-    rows: tuple[int, int]
-    wakes: frozenset[int]
-    insert: Transaction | None
-    nodes: tuple[Node, Node]
-    orphan: tuple[int, Transaction] | None
-    faults: tuple[int, int, int]  # lapse, crash, doubt
-    excused: bool
-    handed: frozenset[int]
+from tests.model.shards.scenarios import RULES, ShardsScenario
+from tests.model.shards.state import (
+    ABSENT,
+    DEAD,
+    DONE,
+    DUE,
+    EXCLUSIVE,
+    HANDED_OVER,
+    LAST_LINE,
+    MODES,
+    NO_LOCK,
+    NOT_HELD,
+    PENDING,
+    SHARDS,
+    SHARE,
+    WAITING,
+    Memory,
+    Node,
+    Shard,
+    State,
+    Transaction,
+    forget,
+    free,
+    owned,
+    with_memory,
+    with_node,
+    with_shard,
+)
 
 
 class ShardsModel:
-    """Invariants: fenced for each shard alone, once, never lost, and no deadlock (which is a way to lose everything)."""
+    """Invariants: fenced for each shard alone, once, never lost; a deadlock is a way to lose everything."""
 
     def __init__(self, scenario: ShardsScenario, off: Collection[str] = ()) -> None:
         if unknown := set(off) - set(RULES):
@@ -109,7 +54,9 @@ class ShardsModel:
         order = SHARDS if self.on["locks_in_order"] else SHARDS[::-1]
         insert = Transaction("insert", order)
         faults = (s.lapse, s.crash, s.doubt)
-        return State((Shard(), Shard()), (ABSENT, ABSENT), frozenset(), insert, (owner, Node()), None, faults, False, frozenset())
+        return State(
+            (Shard(), Shard()), (ABSENT, ABSENT), frozenset(), insert, (owner, Node()), None, faults, False, frozenset()
+        )
 
     def finished(self, state: State) -> bool:
         return state.rows == (DONE, DONE)
@@ -117,7 +64,13 @@ class ShardsModel:
     def violation(self, state: State) -> str | None:
         for shard, job in enumerate(state.rows):
             owner = state.shards[shard].owner
-            if job != PENDING or state.shards[shard].line <= DUE or owner == DEAD or shard in state.wakes or state.orphan:
+            if (
+                job != PENDING
+                or state.shards[shard].line <= DUE
+                or owner == DEAD
+                or shard in state.wakes
+                or state.orphan
+            ):
                 continue
             node = state.nodes[owner]
             memory = node.memory[shard]
@@ -129,7 +82,9 @@ class ShardsModel:
     def steps(self, state: State) -> list[Step]:
         out: list[Step] = []
         if state.insert:
-            out.extend(self._transact(state, "the insert", state.insert, self._insert, lambda s, t: s._replace(insert=t)))
+            out.extend(
+                self._transact(state, "the insert", state.insert, self._insert, lambda s, t: s._replace(insert=t))
+            )
         if state.orphan:
             index, transaction = state.orphan
             ended = state._replace(orphan=None)
@@ -164,7 +119,9 @@ class ShardsModel:
         if len(wanted) == 1 and mode == MODES[transaction.kind]:
             reads = tuple((state.shards[n], n in state.wakes) for n in transaction.shards)
             after = after._replace(reads=reads, silent=tuple(node.lapsed for node in state.nodes))
-        yield Step((who, transaction.kind, "locks shard", shard, ("", "shared", "exclusively")[mode]), keep(state, after))
+        yield Step(
+            (who, transaction.kind, "locks shard", shard, ("", "shared", "exclusively")[mode]), keep(state, after)
+        )
 
     def _locked(self, transaction: Transaction) -> tuple[int, ...]:
         return transaction.shards if self.on["locks_every_shard"] else transaction.shards[:1]
@@ -205,7 +162,9 @@ class ShardsModel:
             yield Step((name, "renews, must check"), with_node(state, index, Node(memory=(memory[0], memory[1]))))
         if crash and owns:
             shards = tuple(s._replace(owner=DEAD) if s.owner == index else s for s in state.shards)
-            after = state._replace(shards=(shards[0], shards[1]), faults=(lapse, crash - 1, doubt), excused=True, handed=frozenset())
+            after = state._replace(
+                shards=(shards[0], shards[1]), faults=(lapse, crash - 1, doubt), excused=True, handed=frozenset()
+            )
             yield Step((name, "CRASHES and starts again"), with_node(after, index, Node()), progress=False)
 
     def _beside(self, state: State, index: int, name: str) -> Iterable[Step]:
@@ -222,7 +181,10 @@ class ShardsModel:
                 if free(state, n, EXCLUSIVE):
                     mine = owned(state, index, n, memory.epoch)
                     loaded = memory._replace(line=state.shards[n].line, left=True, doubt=False) if mine else Memory()
-                    yield Step((name, "loads shard", n, "again" if mine else "and finds it lost"), with_memory(state, index, n, loaded))
+                    yield Step(
+                        (name, "loads shard", n, "again" if mine else "and finds it lost"),
+                        with_memory(state, index, n, loaded),
+                    )
             elif memory.left:
                 found = state.rows[n] == PENDING and memory.line > DUE and memory.held == NOT_HELD
                 scanned = memory._replace(left=False, held=WAITING if found else memory.held)
@@ -261,13 +223,21 @@ class ShardsModel:
         node = state.nodes[index]
         believed = state.shards if kind == "takeover" else node.memory
         transaction = Transaction(kind, tuple(shards), tuple(believed[n].epoch for n in shards))
-        return Step((f"node {index}", "begins to", kind, shards), with_node(state, index, node._replace(lane=transaction)))
+        return Step(
+            (f"node {index}", "begins to", kind, shards), with_node(state, index, node._replace(lane=transaction))
+        )
 
     def _recorded(self, state: State, index: int, transaction: Transaction) -> list[int]:
         """The shards for which the transaction records anything: those that its node owns, each for itself."""
-        pairs = list(zip(transaction.shards, transaction.epochs, [shard for shard, _ in transaction.reads], strict=True))
+        pairs = list(
+            zip(transaction.shards, transaction.epochs, [shard for shard, _ in transaction.reads], strict=True)
+        )
         if transaction.kind == "takeover":
-            gone = (DEAD, index) if not transaction.silent[1 - index] and self.on["heartbeat_under_locks"] else (0, 1, DEAD)
+            gone = (
+                (DEAD, index)
+                if not transaction.silent[1 - index] and self.on["heartbeat_under_locks"]
+                else (0, 1, DEAD)
+            )
             return [n for n, epoch, shard in pairs if state.shards[n].epoch == epoch and shard.owner in gone]
         mine = [shard.epoch == epoch and shard.owner in (index, DEAD) for _, epoch, shard in pairs]
         if not self.on["fence_every_shard"]:
@@ -298,13 +268,17 @@ class ShardsModel:
         after, violation = self._write(state, index, transaction)
         node = state.nodes[index]
         memory = [
-            self._remember(state, after, n, transaction, n in recorded, node.memory[n]) if n in transaction.shards else node.memory[n]
+            self._remember(state, after, n, transaction, n in recorded, node.memory[n])
+            if n in transaction.shards
+            else node.memory[n]
             for n in SHARDS
         ]
         label = (f"node {index}", "commits", transaction.kind, transaction.shards, "recorded for", recorded)
         return Step(label, with_node(after, index, node._replace(lane=None, memory=(memory[0], memory[1]))), violation)
 
-    def _remember(self, before: State, after: State, n: int, transaction: Transaction, recorded: bool, memory: Memory) -> Memory:
+    def _remember(
+        self, before: State, after: State, n: int, transaction: Transaction, recorded: bool, memory: Memory
+    ) -> Memory:
         if not recorded:
             lost_both = not self.on["lost_stands_alone"]
             return memory._replace(held=NOT_HELD) if lost_both and transaction.kind == "settle" else Memory()
@@ -327,34 +301,6 @@ class ShardsModel:
         memory = [forget(m) if n in doubted and m.epoch else m for n, m in enumerate(node.memory)]
         after = state._replace(orphan=(index, transaction), faults=(lapse, crash, doubt - 1))
         label = (f"node {index}", "hears NO ANSWER to", transaction.kind, transaction.shards)
-        return Step(label, with_node(after, index, node._replace(lane=None, memory=(memory[0], memory[1]))), progress=False)
-
-
-def free(state: State, shard: int, mode: int, me: Transaction | None = None) -> bool:
-    """Can this lock be had beside those of all other open transactions?"""
-    limit = SHARE if mode == SHARE else NO_LOCK
-    orphan = state.orphan[1] if state.orphan else None
-    open_ones = (state.insert, orphan, state.nodes[0].lane, state.nodes[1].lane)
-    return all(t is None or t is me or t.locks[shard] <= limit for t in open_ones)
-
-
-def owned(state: State, index: int, shard: int, epoch: int) -> bool:
-    return state.shards[shard].epoch == epoch and state.shards[shard].owner in (index, DEAD)
-
-
-def forget(memory: Memory) -> Memory:
-    """In doubt: what was handed over stays tracked, the rest is forgotten."""
-    return memory._replace(held=HANDED_OVER if memory.held == HANDED_OVER else NOT_HELD, left=False, doubt=True)
-
-
-def with_shard(state: State, n: int, shard: Shard) -> State:
-    return state._replace(shards=(shard, state.shards[1]) if n == 0 else (state.shards[0], shard))
-
-
-def with_node(state: State, index: int, node: Node) -> State:
-    return state._replace(nodes=(node, state.nodes[1]) if index == 0 else (state.nodes[0], node))
-
-
-def with_memory(state: State, index: int, n: int, memory: Memory) -> State:
-    node = state.nodes[index]
-    return with_node(state, index, node._replace(memory=(memory, node.memory[1]) if n == 0 else (node.memory[0], memory)))
+        return Step(
+            label, with_node(after, index, node._replace(lane=None, memory=(memory[0], memory[1]))), progress=False
+        )

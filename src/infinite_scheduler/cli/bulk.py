@@ -1,0 +1,261 @@
+"""Many jobs from a file: read twice, first to check every line, then to schedule, in little memory at any size."""
+
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.times import iso
+from infinite_scheduler.config import Settings
+from infinite_scheduler.errors import InvalidRequest, KeyConflict
+from infinite_scheduler.ingest.request import parse_line
+from infinite_scheduler.model import Accepted, JobSpec
+
+BATCH: Final = 1000
+"""Jobs in one transaction."""
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Their payloads together, about."""
+
+SPOOLED: Final = 8 * 1024 * 1024
+"""What is piped in stays in memory up to here, then it goes to a temporary file."""
+
+OVERHEAD: Final = 64 * 1024
+"""How much longer than its data a line may be."""
+
+
+class Line(NamedTuple):
+    """One line of the file that was read: a job, or what is wrong with it."""
+
+    number: int
+    spec: JobSpec | None
+    error: str = ""
+
+
+class Bulk:
+    """The jobs of one file for one app; a delay such as "in 5m" counts from the same moment in both passes."""
+
+    def __init__(self, app: str, settings: Settings, now_ms: int) -> None:
+        self._app = app
+        self._now_ms = now_ms
+        self._zone = ZoneInfo(settings.time.zone)
+        self._max_payload = settings.limits.payload
+        self._good = self._bad = 0
+
+    def parse(self, line: bytes) -> JobSpec:
+        """The job that one line asks for."""
+        return parse_line(line, app=self._app, now_ms=self._now_ms, zone=self._zone, max_payload=self._max_payload)
+
+    def check(self, lines: IO[bytes], out: Output, *, skip_bad: bool) -> None:
+        """The first pass: report every bad line, and refuse the file unless they are to be skipped."""
+        for line in _shown(self._read(lines), lines, "checking"):
+            if line.spec is not None:
+                self._good += 1
+            else:
+                self._bad += 1
+                _report(out, line.number, line.error)
+        if self._bad and not (skip_bad and self._good):
+            advice = "correct them" if skip_bad else "correct them, or use --skip-bad"
+            raise InvalidRequest(
+                f"{_count(self._bad, 'line')} of {self._good + self._bad:,} cannot be accepted, so nothing was: {advice}"
+            )
+
+    async def commit(self, session: Session, lines: IO[bytes], *, skip_bad: bool) -> None:
+        """The second pass: schedule in batches, each durable before its answers are printed."""
+        tally = _Tally()
+        try:
+            for batch in _batches(self._again(_shown(self._read(lines), lines, "scheduling"), skip_bad=skip_bad)):
+                accepted = await self._submit(session, batch, skip_bad=skip_bad)
+                tally.add(accepted)
+                if session.out.as_json:
+                    for line, job in accepted:
+                        answer = {"line": line.number, "id": job.id, "due_ms": job.due_ms, "repeated": job.repeated}
+                        session.out.record(answer)
+        except BaseException:
+            session.out.note(
+                f"stopped: {_count(tally.accepted, 'job')} of {self._good:,} were accepted, "
+                f"up to line {tally.last_line}; what follows it was not"
+            )
+            raise
+        if not session.out.as_json:
+            session.out.say(tally.sentence(self._app))
+
+    def _again(self, lines: Iterator[Line], *, skip_bad: bool) -> Iterator[Line]:
+        """The good lines; bad ones were reported by the first pass."""
+        for line in lines:
+            if line.spec is not None:
+                yield line
+            elif not skip_bad:
+                raise InvalidRequest(f"line {line.number} has changed while the file was read: {line.error}")
+
+    async def _submit(
+        self, session: Session, batch: Sequence[Line], *, skip_bad: bool
+    ) -> Sequence[tuple[Line, Accepted]]:
+        specs = [line.spec for line in batch if line.spec is not None]
+        try:
+            return list(zip(batch, await session.client.submit(specs), strict=True))
+        except KeyConflict as error:
+            if not skip_bad:
+                raise
+            if len(batch) == 1:
+                _report(session.out, batch[0].number, str(error))
+                return []
+        return [answer for line in batch for answer in await self._submit(session, [line], skip_bad=True)]
+
+    def _read(self, lines: IO[bytes]) -> Iterator[Line]:
+        lines.seek(0)
+        with _Keys() as keys:
+            for number, text in _lines(lines, 8 * self._max_payload + OVERHEAD):
+                if text is None:
+                    yield Line(number, None, "the line is too long")
+                    continue
+                if text.isspace():
+                    continue
+                try:
+                    spec = self.parse(text)
+                    keys.add(spec, number)
+                except InvalidRequest as error:
+                    yield Line(number, None, str(error))
+                else:
+                    yield Line(number, spec)
+
+
+class _Tally:
+    """What was accepted so far."""
+
+    def __init__(self) -> None:
+        self.accepted = self.repeated = self.last_line = 0
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+
+    def add(self, answers: Sequence[tuple[Line, Accepted]]) -> None:
+        if not answers:
+            return
+        self.accepted += len(answers)
+        self.repeated += sum(job.repeated for _, job in answers)
+        self.last_line = answers[-1][0].number
+        moments = [job.due_ms for _, job in answers]
+        self.first_ms = min(moments) if self.first_ms is None else min(self.first_ms, *moments)
+        self.last_ms = max(moments) if self.last_ms is None else max(self.last_ms, *moments)
+
+    def sentence(self, app: str) -> str:
+        if self.first_ms is None or self.last_ms is None:
+            return f"nothing to schedule for {app}: the file has no jobs"
+        known = f" ({self.repeated:,} known already by their idempotency keys)" if self.repeated else ""
+        return f"scheduled {_count(self.accepted, 'job')}{known} for {app}, due from {iso(self.first_ms)} to {iso(self.last_ms)}"
+
+
+class _Keys:
+    """The idempotency keys of a file, on disk since there may be millions: a key that comes twice must mean the same job."""
+
+    def __enter__(self) -> "_Keys":
+        self._database = sqlite3.connect("", isolation_level=None)  # a temporary file that SQLite removes
+        self._database.execute("CREATE TABLE keys (key TEXT PRIMARY KEY, digest BLOB, line INTEGER) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def add(self, spec: JobSpec, number: int) -> None:
+        """Remember the key of a job, or refuse one that stands for another job."""
+        key = spec.idempotency_key
+        if key is None:
+            return
+        row = (key, spec.digest, number)
+        if self._database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", row).rowcount:
+            return
+        first, line = self._database.execute("SELECT digest, line FROM keys WHERE key = ?", (key,)).fetchone()
+        if first != spec.digest:
+            raise InvalidRequest(
+                f"idempotency key {key!r} stands for another time or data in line {line}: use a new key"
+            )
+
+
+@contextmanager
+def open_lines(file: str) -> Iterator[IO[bytes]]:
+    """The file, or standard input for "-", such that it can be read twice."""
+    if file == "-":
+        with _spooled(sys.stdin.buffer) as spooled:
+            yield spooled
+        return
+    try:
+        source = Path(file).open("rb")
+    except OSError as error:
+        raise InvalidRequest(f"the file {file} cannot be read: {error.strerror}") from None
+    with source:
+        if source.seekable():
+            yield source
+        else:
+            with _spooled(source) as spooled:
+                yield spooled
+
+
+@contextmanager
+def _spooled(source: IO[bytes]) -> Iterator[IO[bytes]]:
+    with tempfile.SpooledTemporaryFile(max_size=SPOOLED) as spooled:
+        shutil.copyfileobj(source, spooled)
+        yield spooled
+
+
+def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes | None]]:
+    """The lines with their numbers; None for one that is too long to be held in memory."""
+    number = 0
+    while line := file.readline(longest):
+        number += 1
+        whole = len(line) < longest or line.endswith(b"\n")
+        yield number, line if whole else None
+        while not whole and (rest := file.readline(longest)):
+            whole = rest.endswith(b"\n")
+
+
+def _batches(lines: Iterator[Line]) -> Iterator[Sequence[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line.spec.payload) if line.spec else 0
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _shown(lines: Iterator[Line], file: IO[bytes], what: str) -> Iterator[Line]:
+    """The lines, with a bar on the terminal that says how far the file was read."""
+    if not sys.stderr.isatty():
+        yield from lines
+        return
+    end = file.seek(0, 2)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    from rich.console import Console  # noqa: PLC0415
+
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=end)
+        for count, line in enumerate(lines):
+            if count % BATCH == 0:
+                progress.update(task, completed=file.tell())
+            yield line
+
+
+def _report(out: Output, number: int, error: str) -> None:
+    if out.as_json:
+        import json  # noqa: PLC0415
+
+        print(json.dumps({"line": number, "error": error}), file=sys.stderr)
+    else:
+        out.note(f"line {number}: {error}", style="red")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,260 @@
+"""Every command with its arguments and options. What a command does is in a module that is loaded when it runs."""
+
+# ruff: noqa: PLC0415 - `--help` and shell completion must not wait for settings, stores and tables to be imported
+
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from infinite_scheduler.cli.place import Debug, Json, Place, with_place
+from infinite_scheduler.model import Status
+
+AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.")]
+JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="MOMENT", help="When: 2030-01-31T09:00:00Z, without a zone, +90s, 'in 5m', now or epoch ms."
+    ),
+]
+In = Annotated[str | None, typer.Option("--in", metavar="DELAY", help="After how long: 90s, 5m, 1h30m, 2d.")]
+
+app = typer.Typer(
+    help="Give it a message and a moment: it hands the message over at that moment, never early, never lost.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+jobs = typer.Typer(help="Look at jobs, and change those that wait.")
+apps = typer.Typer(help="Look at apps, pause and resume them.")
+app.add_typer(jobs, name="jobs")
+app.add_typer(apps, name="apps")
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        print(f"infinite-scheduler {installed_version('infinite-scheduler')}")
+        raise typer.Exit
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Give it a message and a moment: it hands the message over at that moment, never early, never lost."""
+    del version
+    _help_without_command(context)
+
+
+@jobs.callback(invoke_without_command=True)
+def jobs_root(context: typer.Context) -> None:
+    """Look at jobs, and change those that wait."""
+    _help_without_command(context)
+
+
+@apps.callback(invoke_without_command=True)
+def apps_root(context: typer.Context) -> None:
+    """Look at apps, pause and resume them."""
+    _help_without_command(context)
+
+
+@app.command()
+def demo(json: Json = False, debug: Debug = False) -> int:
+    """See it work: five messages through an SMS provider that fails at first. Takes about 10 s, leaves nothing behind."""
+    del debug
+    from infinite_scheduler.cli.demo import run_demo
+
+    return run_demo(as_json=json)
+
+
+@app.command()
+@with_place
+def serve(place: Place) -> int:
+    """Run a node: it hands over the jobs of the configured apps until SIGTERM or Ctrl-C."""
+    from infinite_scheduler.cli.serve import run_node
+
+    return run_node(place)
+
+
+@app.command()
+@with_place
+def schedule(
+    place: Place,
+    name: AppName,
+    at: At = None,
+    delay: In = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="JSON", help="What the handler receives; null if left out.")
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="Schedule many: a JSON object a line; - reads standard input."),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="With --from: accept the good lines although others are bad.")
+    ] = False,
+    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", "--key", help="The same key again answers with the first job."),
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word to find the job by; may be repeated.")] = None,
+    job_name: Annotated[str | None, typer.Option("--name", help="A name for people.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="A group for people.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="An id that log lines carry.")] = None,
+) -> int:
+    """Schedule a job for an app, or many from a file. What is answered for is durable."""
+    from infinite_scheduler.cli.schedule import Wish, schedule_file, schedule_one
+
+    fields = {
+        "priority": priority,
+        "idempotency_key": key,
+        "tags": tag or None,
+        "job_name": job_name,
+        "group": group,
+        "request_id": request_id,
+    }
+    wish = Wish(app=name, at=at, delay=delay, data=data, fields=fields)
+    if file is not None:
+        return schedule_file(place, wish, file, skip_bad=skip_bad)
+    return schedule_one(place, wish, skip_bad=skip_bad)
+
+
+@app.command()
+@with_place
+def nodes(place: Place) -> int:
+    """List the nodes, whether they live, and what they own."""
+    from infinite_scheduler.cli.cluster import list_nodes
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, list_nodes)
+
+
+@app.command()
+@with_place
+def explain(place: Place, job: JobIdText) -> int:
+    """Say where a job is, who owns it, and why it has not fired."""
+    from infinite_scheduler.cli.jobs import explain_job
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, lambda session: explain_job(session, job))
+
+
+@jobs.command("list")
+@with_place
+def jobs_list(
+    place: Place,
+    name: Annotated[str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.")] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only jobs that stand so.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs accepted for this moment or later.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs accepted for before this moment.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only jobs with this tag.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="JOB", help="Go on after this job, the last one of a list.")
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="The latest moments first.")] = False,
+) -> int:
+    """List jobs in the order of their moments."""
+    from infinite_scheduler.cli.jobs import list_jobs
+    from infinite_scheduler.cli.session import ask
+
+    filters = {"app": name, "status": status, "start": start, "end": end, "tag": tag, "newest_first": newest}
+    return ask(place, lambda session: list_jobs(session, filters, limit, cursor))
+
+
+@jobs.command("show")
+@with_place
+def jobs_show(place: Place, job: JobIdText) -> int:
+    """Show everything about one job, its failed attempts too."""
+    from infinite_scheduler.cli.jobs import show_job
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, lambda session: show_job(session, job))
+
+
+@jobs.command("cancel")
+@with_place
+def jobs_cancel(place: Place, job: JobIdText) -> int:
+    """Take a job back: after this it never fires. Ends with 4 when it is too late."""
+    from infinite_scheduler.cli.jobs import cancel_job
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: cancel_job(session, job), Intent.CHANGE)
+
+
+@jobs.command("reschedule")
+@with_place
+def jobs_reschedule(
+    place: Place,
+    job: JobIdText,
+    at: At = None,
+    delay: In = None,
+) -> int:
+    """Move a job that waits to another moment."""
+    from infinite_scheduler.cli.jobs import reschedule_job
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: reschedule_job(session, job, at, delay), Intent.CHANGE)
+
+
+@jobs.command("run-now")
+@with_place
+def jobs_run_now(place: Place, job: JobIdText) -> int:
+    """Let a job that waits fire at once."""
+    from infinite_scheduler.cli.jobs import run_job_now
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: run_job_now(session, job), Intent.CHANGE)
+
+
+@jobs.command("retry")
+@with_place
+def jobs_retry(place: Place, job: JobIdText) -> int:
+    """Try a failed, expired or cancelled job again."""
+    from infinite_scheduler.cli.jobs import retry_job
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: retry_job(session, job), Intent.CHANGE)
+
+
+@apps.command("list")
+@with_place
+def apps_list(place: Place) -> int:
+    """List the apps that the store knows, with the nodes that run them and what became of their jobs."""
+    from infinite_scheduler.cli.cluster import list_apps
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, list_apps)
+
+
+@apps.command("pause")
+@with_place
+def apps_pause(place: Place, name: AppName) -> int:
+    """Hand over no jobs of an app, on any node, until it is resumed; they are accepted all the same."""
+    from infinite_scheduler.cli.cluster import pause_app
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: pause_app(session, name), Intent.ADD, app=name)
+
+
+@apps.command("resume")
+@with_place
+def apps_resume(place: Place, name: AppName) -> int:
+    """Hand over the jobs of a paused app again, with what has become due meanwhile."""
+    from infinite_scheduler.cli.cluster import resume_app
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: resume_app(session, name), Intent.ADD, app=name)

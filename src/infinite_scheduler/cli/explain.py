@@ -1,0 +1,222 @@
+"""Why a job has not fired: a pure judgement over its record and a survey of the cluster."""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from infinite_scheduler.cli.times import iso, relative, span
+from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
+from infinite_scheduler.store.base import NodeInfo, ShardInfo, Survey, View
+from infinite_scheduler.store.sql.tables import table_of
+
+BUSY_MS = 1000
+"""A job that is overdue by less is on its way; deliveries that run longer are written down as running."""
+
+
+class Reason(enum.StrEnum):
+    """What keeps a job where it is."""
+
+    SETTLED = "settled"
+    IN_FLIGHT = "in_flight"
+    NOT_DUE = "not_due"
+    RETRY = "retry"
+    PAUSED = "paused"
+    NO_NODE = "no_node"
+    NO_OWNER = "no_owner"
+    OWNER_SILENT = "owner_silent"
+    NOT_LOADED = "not_loaded"
+    ON_ITS_WAY = "on_its_way"
+    WAITS_FOR_PLACE = "waits_for_place"
+
+
+class NodeState(enum.StrEnum):
+    """How a node looks from outside."""
+
+    ALIVE = "alive"
+    LEAVING = "leaving"
+    SILENT = "silent"
+    DEAD = "dead"
+
+
+class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who owns the shard of a job; `state` is None when the store has no row of that node."""
+
+    node: str
+    nonce: str
+    epoch: int
+    state: NodeState | None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job is, who decides about it, and why it has not fired."""
+
+    id: str
+    app: str
+    status: Status
+    attempt: int
+    due_ms: int
+    table: str
+    shard: int
+    owner: OwnerView | None
+    line_ms: int | None
+    low_ms: int | None
+    reason: Reason
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeState:
+    """Whether a node lives, as far as one look can tell."""
+    if node.nonce in view.dead:
+        return NodeState.DEAD
+    if now_ms - node.beat_ms > lease_ms:
+        return NodeState.SILENT
+    return NodeState.LEAVING if node.draining else NodeState.ALIVE
+
+
+def explain(record: JobRecord, survey: Survey, now_ms: int, lease_ms: int) -> Explanation:
+    """Judge one job at one moment."""
+    return _Case(record, survey, now_ms, lease_ms).explanation()
+
+
+class _Case:
+    """One job, and what the survey says about its surroundings."""
+
+    def __init__(self, record: JobRecord, survey: Survey, now_ms: int, lease_ms: int) -> None:
+        self.record, self.job, self.now_ms, self.lease_ms = record, record.job, now_ms, lease_ms
+        self.view = survey.view
+        self.paused = any(app.paused for app in self.view.apps if app.name == self.job.app)
+        self.states: Mapping[str, NodeState] = {
+            node.nonce: node_state(node, self.view, now_ms, lease_ms) for node in self.view.nodes
+        }
+        self.nodes = {node.nonce: node for node in self.view.nodes}
+        self.able = [
+            node
+            for node in self.view.nodes
+            if self.job.app in node.apps and self.states[node.nonce] in (NodeState.ALIVE, NodeState.LEAVING)
+        ]
+        wanted = Shard(self.job.app, self.job.shard)
+        self.shard: ShardInfo | None = next((info for info in self.view.shards if info.shard == wanted), None)
+        self.owner = self._owner()
+
+    def explanation(self) -> Explanation:
+        reason, why = self._judge()
+        return Explanation(
+            id=self.job.id,
+            app=self.job.app,
+            status=self.record.status,
+            attempt=self.job.attempt,
+            due_ms=self.job.due_ms,
+            table=table_of(self.job.app, self.job.key),
+            shard=self.job.shard,
+            owner=self.owner,
+            line_ms=self.shard.line_ms if self.shard else None,
+            low_ms=self.shard.low_ms if self.shard else None,
+            reason=reason,
+            why=why,
+            notes=() if self.record.status.final else tuple(self._notes(reason)),
+        )
+
+    def _owner(self) -> OwnerView | None:
+        if self.shard is None or self.shard.released:
+            return None
+        nonce, epoch = self.shard.owner
+        node = self.nodes.get(nonce)
+        return OwnerView(
+            node=node.node_id if node else "unknown", nonce=nonce, epoch=epoch, state=self.states.get(nonce)
+        )
+
+    def _judge(self) -> tuple[Reason, str]:
+        if self.record.status.final:
+            return Reason.SETTLED, self._settled()
+        running = next(
+            (a for a in self.record.attempts if a.finished_ms is None and a.attempt == self.job.attempt), None
+        )
+        if running is not None:
+            return Reason.IN_FLIGHT, self._in_flight(running)
+        if self.job.due_ms > self.now_ms:
+            return self._early()
+        return self._overdue()
+
+    def _settled(self) -> str:
+        at = self.record.finished_ms
+        moment = f" at {iso(at)}, {relative(at, self.now_ms)}" if at is not None else ""
+        error = f": {self.record.error}" if self.record.error else ""
+        match self.record.status:
+            case Status.DONE:
+                return f"it was handed over, by attempt {self.job.attempt}, and is done{moment}"
+            case Status.FAILED:
+                return f"it failed for good{moment}, after {self._attempts()}{error}"
+            case Status.EXPIRED:
+                return f"it came too late to be of use and expired{moment}{error}"
+            case Status.CANCELLED | Status.PENDING:
+                return f"it was cancelled{moment}"
+
+    def _attempts(self) -> str:
+        return "1 attempt" if self.job.attempt == 1 else f"{self.job.attempt} attempts"
+
+    def _in_flight(self, running: Attempt) -> str:
+        since = f"since {iso(running.started_ms)}, {relative(running.started_ms, self.now_ms)}"
+        text = f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
+        lives = any(node.node_id == running.node for node in self.able)
+        return text if lives else f"{text}; but that node does not live any more: another one hands it over again"
+
+    def _early(self) -> tuple[Reason, str]:
+        coming = f"{relative(self.job.due_ms, self.now_ms)}, at {iso(self.job.due_ms)}"
+        failed = self._last_failure()
+        if failed is None:
+            return Reason.NOT_DUE, f"it is not due yet: it fires {coming}"
+        return Reason.RETRY, f"attempt {failed.attempt} failed ({failed.error}); attempt {self.job.attempt} is {coming}"
+
+    def _last_failure(self) -> Attempt | None:
+        failed = [a for a in self.record.attempts if a.error is not None and a.attempt < self.job.attempt]
+        return max(failed, key=lambda attempt: attempt.attempt, default=None)
+
+    def _overdue(self) -> tuple[Reason, str]:
+        late_ms = self.now_ms - self.job.due_ms
+        overdue = f"it has been due for {span(late_ms)}"
+        if self.paused:
+            return Reason.PAUSED, f"{overdue}, but app {self.job.app} is paused"
+        if not self.able:
+            return Reason.NO_NODE, f"{overdue}, but no running node has a handler for app {self.job.app}"
+        if self.shard is None or self.owner is None:
+            return Reason.NO_OWNER, f"{overdue}, but nobody owns its shard at the moment; a node will take it"
+        if self.owner.state not in (NodeState.ALIVE, NodeState.LEAVING):
+            return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
+        if self.shard.line_ms <= self.job.due_ms:
+            return Reason.NOT_LOADED, (
+                f"{overdue}, but its owner has loaded its shard only up to {iso(self.shard.line_ms)}: the memory budget may be "
+                "full, or the owner has just started"
+            )
+        if late_ms < BUSY_MS:
+            return Reason.ON_ITS_WAY, f"{overdue}: it is being handed over right now"
+        return Reason.WAITS_FOR_PLACE, (
+            f"{overdue} and its owner lives: it waits behind others for a free place (concurrency), is still to be read from "
+            "a backlog, or its outcome is about to be written"
+        )
+
+    def _silence(self) -> str:
+        if self.owner is None or self.owner.state is None:
+            return "its owner is gone without having released its shard"
+        name = f"its owner {self.owner.node}"
+        if self.owner.state is NodeState.DEAD:
+            return f"the process of {name} has ended"
+        return f"{name} has been silent for {span(self.now_ms - self.nodes[self.owner.nonce].beat_ms)}"
+
+    def _notes(self, reason: Reason) -> list[str]:
+        """What will matter when its moment comes, and what to do."""
+        notes = []
+        if self.paused:
+            notes.append(f"app {self.job.app} is paused: infinite-scheduler apps resume {self.job.app}")
+        if not self.able:
+            notes.append(f"no running node has a handler for app {self.job.app}: start one with serve")
+        elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
+            notes.append(f"{self._silence()}; another node takes its shards over")
+        failed = self._last_failure()
+        if failed is not None and reason is not Reason.RETRY:
+            notes.append(f"attempt {failed.attempt} failed: {failed.error}")
+        return notes
+
+
+_GONE = (NodeState.SILENT, NodeState.DEAD, None)

@@ -1,0 +1,85 @@
+"""What a command prints: one JSON object a line for scripts, tables for people."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPED_WIDTH: Final = 240
+"""Columns where nobody's window sets a limit: nothing is cut in a file or a pipe."""
+
+STATUS_STYLES: Final = {
+    "pending": "cyan",
+    "done": "green",
+    "failed": "red",
+    "expired": "yellow",
+    "cancelled": "dim",
+    "alive": "green",
+    "leaving": "yellow",
+    "silent": "red",
+    "dead": "red",
+    "paused": "yellow",
+    "running": "green",
+}
+
+
+class Output:
+    """The results of a command on stdout, and what accompanies them on stderr."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = console()
+        self.errors = console(stderr=True)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """One JSON object on a line of its own."""
+        print(msgspec.json.encode(record).decode())
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line for people."""
+        self.console.print(Text(plain(text), style=style), soft_wrap=True)
+
+    def note(self, text: str, style: str = "") -> None:
+        """One line beside the result: it does not disturb those who read stdout."""
+        self.errors.print(Text(plain(text), style=style), soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Sequence[str] = ()) -> None:
+        """Rows under their headings; the columns named `whole` are never wrapped."""
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for name in columns:
+            table.add_column(name, no_wrap=name in whole, overflow="fold")
+        for row in rows:
+            table.add_row(*map(cell, row))
+        self.console.print(table)
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Names and their values, one below the other."""
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in facts.items():
+            if value not in (None, "", ()):
+                table.add_row(name, cell(value))
+        self.console.print(table)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that is as wide as the window, or wide enough where there is none."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PIPED_WIDTH)
+
+
+def cell(value: object) -> Text:
+    """A value of a table; the words for states have colours."""
+    text = "" if value is None else plain(str(value))
+    return Text(text, style=STATUS_STYLES.get(text, ""))
+
+
+def plain(text: str) -> str:
+    """The text without anything that could command a terminal: what jobs carry was written by others."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,77 @@
+"""Where a command works and how it answers: the options that every command has."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
+
+import typer
+
+if TYPE_CHECKING:
+    from infinite_scheduler.config import Settings
+
+P = ParamSpec("P")
+
+
+class Place(NamedTuple):
+    """What the shared options say."""
+
+    config: Path | None
+    store: str | None
+    as_json: bool
+
+    def settings(self) -> "Settings":
+        """The settings of the file and the environment, with the store's URL above them."""
+        from infinite_scheduler.config import load_settings  # noqa: PLC0415 - pydantic is loaded when a command runs
+
+        return load_settings(self.config, {"store.url": self.store})
+
+
+def with_place(function: Callable[Concatenate[Place, P], int]) -> Callable[..., int]:
+    """Give a command the options that every command has; it receives them as one `Place`."""
+
+    @wraps(function)
+    def command(*, config: Path | None, store: str | None, json: bool, debug: bool, **own: Any) -> int:
+        del debug  # whoever reports errors looks for it among the arguments, as it may come after a mistake
+        return function(Place(config, store, json), **own)  # type: ignore[call-arg]
+
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    parameters = [*own, *_SHARED]
+    command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line; errors too.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+
+_SHARED = (
+    _option(
+        "config",
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                envvar="INFINITE_SCHEDULER_CONFIG",
+                help="The configuration, a TOML file; its apps are made known to the store.",
+            ),
+        ],
+        None,
+    ),
+    _option(
+        "store",
+        Annotated[
+            str | None,
+            typer.Option("--store", metavar="URL", help="The store, as sqlite:///FILE; outweighs the configuration."),
+        ],
+        None,
+    ),
+    _option("json", Json, default=False),
+    _option("debug", Debug, default=False),
+)

@@ -1,0 +1,100 @@
+"""Runs a command and ends it: every way out has an exit code and one clear line."""
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+import typer
+
+from infinite_scheduler.cli.commands import app
+from infinite_scheduler.errors import (
+    HandlerTimeout,
+    InvalidRequest,
+    SchedulerError,
+    StoreBroken,
+    TooLate,
+    Unavailable,
+    UnknownJob,
+)
+
+PROGRAM: Final = "infinite-scheduler"
+
+OK: Final = 0
+FAILURE: Final = 1
+BAD_INPUT: Final = 2
+NOT_FOUND: Final = 3
+TOO_LATE: Final = 4
+NO_STORE: Final = 5
+INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells have it
+
+_CODES: Final[Sequence[tuple[type[SchedulerError], int]]] = (
+    (InvalidRequest, BAD_INPUT),
+    (UnknownJob, NOT_FOUND),
+    (TooLate, TOO_LATE),
+    (HandlerTimeout, FAILURE),
+    (Unavailable, NO_STORE),
+    (StoreBroken, NO_STORE),
+)
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # typer does not export it
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that these arguments name, those of the process by default. Returns the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = app(given, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return FAILURE
+    except SystemExit as end:
+        _forget_stdout()
+        return end.code if isinstance(end.code, int) else FAILURE
+    except Exception as error:  # noqa: BLE001 - the last resort: no command ends with a traceback that nobody asked for
+        return _refuse(error, as_json="--json" in given, debug="--debug" in given)
+    return code if isinstance(code, int) else OK
+
+
+def code_of(error: SchedulerError) -> int:
+    """The exit code that this error ends a command with."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILURE)
+
+
+def _refuse(error: Exception, *, as_json: bool, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, _USAGE_ERROR):
+        return _end(_usage(error), BAD_INPUT, as_json=as_json)
+    if isinstance(error, SchedulerError):
+        return _end(str(error), code_of(error), as_json=as_json)
+    hint = "" if debug else "; run the command again with --debug to see where"
+    return _end(f"unexpected {type(error).__name__}: {error}{hint}", FAILURE, as_json=as_json)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the arguments, and how to find out what is right."""
+    message = str(error.format_message()).rstrip(".")
+    path = error.ctx.command_path if error.ctx else PROGRAM
+    return f"{message}; see {path} --help"
+
+
+def _end(message: str, code: int, *, as_json: bool) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        line = json.dumps({"error": message, "code": code}) if as_json else f"error: {message}"
+        print(line, file=sys.stderr, flush=True)
+    return code
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: what is left in the buffer must not be complained about at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,86 @@
+"""The command that schedules: one job from its options, or many from a file."""
+
+import json
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from infinite_scheduler.cli.bulk import Bulk, open_lines
+from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.place import Place
+from infinite_scheduler.cli.session import Intent, Session, ask
+from infinite_scheduler.cli.times import when
+from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.config import Settings
+from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, UnknownApp
+from infinite_scheduler.ingest.payload import check_payload
+from infinite_scheduler.model import JobSpec, check_app_name
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say."""
+
+    app: str
+    at: str | None = None
+    delay: str | None = None
+    data: str | None = None
+    fields: Mapping[str, str | list[str] | None] = {}
+
+    @property
+    def given(self) -> list[str]:
+        """The fields that are given."""
+        own = {"at": self.at, "in": self.delay, "data": self.data, **self.fields}
+        return [name for name, value in own.items() if value is not None]
+
+
+def schedule_one(place: Place, wish: Wish, *, skip_bad: bool) -> int:
+    """Schedule the job that the options describe."""
+    if skip_bad:
+        raise InvalidRequest("--skip-bad is about the lines of a file: use it with --from FILE")
+    spec = _spec(wish, place.settings())
+    return ask(place, lambda session: _accept(session, spec), Intent.ADD, app=wish.app)
+
+
+def _spec(wish: Wish, settings: Settings) -> JobSpec:
+    """One job is a file of one line, so that both are read in the same way."""
+    if (wish.at is None) == (wish.delay is None):
+        raise InvalidTime("say when: either --at MOMENT or --in DELAY, or --from FILE for many jobs")
+    data = b"null" if wish.data is None else os.fsencode(wish.data)
+    try:
+        check_payload(data, settings.limits.payload)
+    except InvalidPayload as error:
+        raise InvalidPayload(f"""--data: {error}; a text needs quotes of its own: --data '"hello"'""") from None
+    fields = {name: value for name, value in wish.fields.items() if value is not None}
+    fields["at"] = f"in {wish.delay}" if wish.at is None else wish.at
+    line = json.dumps(fields).encode().removesuffix(b"}") + b', "data": ' + data + b"}"
+    return Bulk(wish.app, settings, SystemClock().wall_ms()).parse(line)
+
+
+async def _accept(session: Session, spec: JobSpec) -> None:
+    accepted = (await session.client.submit([spec]))[0]
+    if session.out.as_json:
+        session.out.record({"id": accepted.id, "due_ms": accepted.due_ms, "repeated": accepted.repeated})
+        return
+    what = "known already by its idempotency key:" if accepted.repeated else "scheduled"
+    session.out.say(f"{what} {accepted.id} for {spec.app}, due {when(accepted.due_ms, session.now_ms)}")
+
+
+def schedule_file(place: Place, wish: Wish, file: str, *, skip_bad: bool) -> int:
+    """Schedule the jobs of a file: all of it is checked before the first one is accepted."""
+    if wish.given:
+        raise InvalidRequest(f"--from takes everything from the lines of the file: leave out {', '.join(wish.given)}")
+    check_app_name(wish.app)
+    settings = place.settings()
+    if wish.app not in settings.apps:
+        ask(place, lambda session: _check_known(session, wish.app))
+    with open_lines(file) as lines:
+        bulk = Bulk(wish.app, settings, SystemClock().wall_ms())
+        bulk.check(lines, Output(as_json=place.as_json), skip_bad=skip_bad)
+        return ask(place, lambda session: bulk.commit(session, lines, skip_bad=skip_bad), Intent.ADD, app=wish.app)
+
+
+async def _check_known(session: Session, app: str) -> None:
+    known = [info.name for info in (await session.client.survey()).view.apps]
+    if app not in known:
+        raise UnknownApp(app, known)

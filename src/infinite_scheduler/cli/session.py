@@ -1,0 +1,84 @@
+"""A command's way to the store: settings first, then a client that is open while the command works."""
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.place import Place
+from infinite_scheduler.client import Client
+from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.config import Settings
+from infinite_scheduler.config.values import show
+from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
+
+
+class Intent(enum.Enum):
+    """What a command does to the store, and so whether it may make one."""
+
+    LOOK = "reads"
+    CHANGE = "changes what is there"
+    ADD = "adds to an app"
+
+
+class Session(NamedTuple):
+    """A command at work: whom it asks, and where its answer goes."""
+
+    client: Client
+    out: Output
+    settings: Settings
+
+    @property
+    def now_ms(self) -> int:
+        return SystemClock().wall_ms()
+
+    @property
+    def lease_ms(self) -> int:
+        return round(self.settings.node.lease.total_seconds() * 1000)
+
+
+Question = Callable[[Session], Awaitable[int | None]]
+"""What a command asks the store; it returns an exit code, None for 0."""
+
+
+def ask(place: Place, question: Question, intent: Intent = Intent.LOOK, *, app: str | None = None) -> int:
+    """Open the store, ask, and close it again."""
+    return asyncio.run(_ask(place, place.settings(), question, intent, app))
+
+
+async def _ask(place: Place, settings: Settings, question: Question, intent: Intent, app: str | None) -> int:
+    if not (intent is Intent.ADD and app in settings.apps):
+        check_there(settings.store.url)
+    async with Client(settings=settings) as client:
+        await _register(client, settings, intent)
+        return await question(Session(client, Output(as_json=place.as_json), settings)) or 0
+
+
+def check_there(url: str) -> None:
+    """Refuse a SQLite file that does not exist: a command that finds nothing must not leave a new one behind."""
+    if not url.startswith("sqlite:"):
+        return
+    path = path_of(url)
+    if path != MEMORY and not Path(path).exists():
+        raise StoreUnavailable(
+            f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, and so "
+            "does `schedule` with a configuration that names the app"
+        )
+
+
+async def _register(client: Client, settings: Settings, intent: Intent) -> None:
+    """Make the configured apps known; who only looks registers what is missing and argues about nothing."""
+    if not settings.apps:
+        return
+    known = {app.name for app in (await client.survey()).view.apps} if intent is Intent.LOOK else set()
+    for name, app in settings.apps.items():
+        if name not in known:
+            await client.register(name, app.shards)
+
+
+def shown_url(url: str) -> str:
+    """The store's URL without a password."""
+    return show(url).strip('"')

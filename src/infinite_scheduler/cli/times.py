@@ -1,0 +1,36 @@
+"""Moments and lengths of time as people read them on a terminal."""
+
+from typing import Final
+
+from infinite_scheduler.model import moment
+
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+
+
+def iso(ms: int) -> str:
+    """The moment in UTC, to the millisecond."""
+    return moment(ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
+
+
+def span(ms: int) -> str:
+    """A length of time in its two largest units: "4m 10s", "3s", "120ms"."""
+    if ms < 1000:
+        return f"{ms}ms"
+    parts = []
+    for unit, size in _UNITS:
+        count, ms = divmod(ms, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count)
+
+
+def relative(ms: int, now_ms: int) -> str:
+    """How far away a moment is: "in 4m 10s", "3s ago", "now"."""
+    if ms == now_ms:
+        return "now"
+    return f"in {span(ms - now_ms)}" if ms > now_ms else f"{span(now_ms - ms)} ago"
+
+
+def when(ms: int, now_ms: int) -> str:
+    """The moment, and how far away it is."""
+    return f"{iso(ms)} ({relative(ms, now_ms)})"

@@ -1,0 +1,1 @@
+"""Requests come in: checked here, then accepted durably."""

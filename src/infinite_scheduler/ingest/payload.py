@@ -1,0 +1,131 @@
+"""The data of a job as JSON that every handler can decode, exactly as it was given."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from infinite_scheduler.errors import InvalidPayload
+
+MAX_PAYLOAD: Final = 1024 * 1024
+MAX_DEPTH: Final = 100  # of lists and objects: far below where decoders give up
+
+
+def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
+    """The data as JSON that decodes to the very same data; only a tuple comes back as a list."""
+    try:
+        payload = msgspec.json.encode(data)
+        same = msgspec.json.decode(payload) == data
+    except Exception:  # noqa: BLE001 - objects may raise anything here; what is wrong with them is found out next
+        payload, same = b"", False
+    if same is not True:
+        data = _plain(data, "data", 0)
+        payload = msgspec.json.encode(data)
+    _check_size(payload, max_payload)
+    _check_depth(payload, data)
+    return payload
+
+
+def check_payload(payload: bytes | bytearray | memoryview, max_payload: int = MAX_PAYLOAD) -> bytes:
+    """The payload byte for byte, if it is JSON in UTF-8."""
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidPayload(f"the payload is {_article(payload)}: use bytes of JSON, or pass it as data")
+    payload = bytes(payload)
+    _check_size(payload, max_payload)
+    try:
+        data = msgspec.json.decode(payload)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"the payload is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except msgspec.MsgspecError as error:
+        raise InvalidPayload(f"the payload is no JSON that can be read: {error}") from None
+    _check_depth(payload, data)
+    return payload
+
+
+def _check_size(payload: bytes, max_payload: int) -> None:
+    if len(payload) > max_payload:
+        raise InvalidPayload(
+            f"the payload has {len(payload)} bytes, and at most {max_payload} are allowed: send less, such as a "
+            "reference to the data, or raise the setting limits.payload"
+        )
+
+
+def _check_depth(payload: bytes, data: Any) -> None:
+    """Refuse what is nested too deeply; few payloads have so many brackets that it must be looked into."""
+    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+        return
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for value in level for inner in _items(value)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _too_deep() -> InvalidPayload:
+    return InvalidPayload(f"the data is nested more than {MAX_DEPTH} deep, or contains itself: make it flatter")
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    """The value in JSON's own types, or a refusal that names the place of what has no exact form in JSON."""
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return _text(value, path)
+        case int():
+            return _number(value, path)
+        case float():
+            if not math.isfinite(value):
+                raise InvalidPayload(f"{path} is {value}, which JSON does not have: use null or a text")
+            return float(value)
+        case dict():
+            return {_key(key, path): _plain(item, f"{path}.{key:.60}", depth + 1) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        case _:
+            raise InvalidPayload(
+                f"{path} is {_article(value)}, which JSON does not have: use text, numbers, lists and objects"
+            )
+
+
+def _key(key: object, path: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidPayload(
+            f"{path} has the key {key!r}, which is {_article(key)}: JSON has only text as keys, use str()"
+        )
+    return _text(key, f"a key of {path}")
+
+
+def _text(value: str, path: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidPayload(f"{path} has half of a surrogate pair in it, which is no text: {value!a:.60}") from None
+    return str.__str__(value)
+
+
+def _number(value: int, path: str) -> int:
+    try:
+        msgspec.json.encode(int(value))
+    except (OverflowError, ValueError):
+        raise InvalidPayload(
+            f"{path} is a number of {value.bit_length()} bits, which is too large: use a text"
+        ) from None
+    return int(value)
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

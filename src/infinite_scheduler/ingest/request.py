@@ -1,0 +1,168 @@
+"""Requests to schedule a job, checked and turned into what a store accepts."""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
+from infinite_scheduler.ingest.payload import MAX_PAYLOAD, check_payload, encode_data
+from infinite_scheduler.model import JobSpec, Priority, check_app_name
+from infinite_scheduler.policy.calendar import parse_moment
+
+MAX_TEXT: Final = 200
+MAX_TAGS: Final = 16
+MAX_TAG: Final = 64
+LAST_MS: Final = 253_402_300_799_999
+"""The last moment that people can be shown: the end of the year 9999."""
+
+# Control characters break log lines, and PostgreSQL keeps no NUL; half of a surrogate pair has no place in UTF-8.
+_UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
+_FIELDS: Final = ("at", "data", "priority", "idempotency_key", "request_id", "job_name", "group", "tags")
+
+_decode_line: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
+    app: str,
+    *,
+    scheduled_ms: int,
+    absolute: bool,
+    data: Any = None,
+    payload: bytes | None = None,
+    priority: str | Priority = Priority.NORMAL,
+    idempotency_key: str | None = None,
+    request_id: str | None = None,
+    job_name: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    max_payload: int = MAX_PAYLOAD,
+) -> JobSpec:
+    """A job as a store accepts it, or an `InvalidRequest` that says what to change.
+
+    Either `data`, which is written as JSON and must come back from it unchanged, or `payload`, which is JSON already
+    and kept byte for byte. `absolute` tells whether the caller asked for a moment or for a delay: a delay that is asked
+    for again under the same idempotency key leads to another moment, and still is the same request.
+    """
+    check_app_name(app)
+    if type(scheduled_ms) is not int or not 0 <= scheduled_ms <= LAST_MS:
+        raise InvalidTime(f"the moment {_shown(scheduled_ms)} is out of range: use one from 1970 to the year 9999")
+    if payload is None:
+        payload = encode_data(data, max_payload)
+    elif data is None:
+        payload = check_payload(payload, max_payload)
+    else:
+        raise InvalidPayload("data and payload are both given: leave one of them out")
+    if idempotency_key == "":
+        raise InvalidRequest("idempotency_key is empty: leave it out, or use a text that repeats of the request share")
+    return JobSpec(
+        app=app,
+        scheduled_ms=scheduled_ms,
+        payload=payload,
+        priority=_priority(priority),
+        idempotency_key=_text("idempotency_key", idempotency_key),
+        digest=b"" if idempotency_key is None else digest(payload, scheduled_ms if absolute else None),
+        request_id=_text("request_id", request_id),
+        job_name=_text("job_name", job_name),
+        group=_text("group", group),
+        tags=_tags(tags),
+    )
+
+
+def digest(payload: bytes, scheduled_ms: int | None) -> bytes:
+    """What must be the same when an idempotency key comes again: the payload, and the moment if one was asked for."""
+    moment = b"" if scheduled_ms is None else b"at" + scheduled_ms.to_bytes(8, "big")
+    return hashlib.blake2b(payload, digest_size=16, person=moment).digest()
+
+
+def parse_line(line: bytes | str, *, app: str, now_ms: int, zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> JobSpec:
+    """Read one line of a file of jobs: a JSON object with `at`, `data` and whatever else a job may have.
+
+    The bytes of `data` are kept as they stand in the line.
+    """
+    fields = _fields(line)
+    for name in fields:
+        if name not in _FIELDS:
+            raise InvalidRequest(f"unknown field {name!a:.60}: {_nearest(name)}")
+    payload = bytes(fields.pop("data", b"null"))
+    values = {name: value for name, raw in fields.items() if (value := _value(name, raw)) is not None}
+    at = values.pop("at", None)
+    if at is None:
+        raise InvalidTime('the field \'at\' is missing: say when, such as "2030-01-31T09:00:00Z" or "in 5m"')
+    return make_spec(
+        app,
+        scheduled_ms=parse_moment(at, now_ms=now_ms, zone=zone),
+        absolute=not isinstance(at, str) or at.lstrip()[:1].isdigit(),  # "in 5m", "+90s" and "now" begin otherwise
+        payload=payload,
+        max_payload=max_payload,
+        **values,
+    )
+
+
+def _fields(line: bytes | str) -> dict[str, msgspec.Raw]:
+    try:
+        return _decode_line(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"not a line that can be read: {error}; use one JSON object a line") from None
+
+
+def _value(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"the field {name!r} cannot be read: {error}") from None
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name[:MAX_TEXT], _FIELDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_FIELDS)}"
+
+
+def _priority(value: object) -> Priority:
+    if isinstance(value, Priority):
+        return value
+    found = _PRIORITIES.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidRequest(f"priority {_shown(value)} is unknown: use {', '.join(map(repr, _PRIORITIES))}")
+    return found
+
+
+def _text(name: str, value: object, limit: int = MAX_TEXT) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {_shown(value)}: use a text")
+    if len(value) > limit:
+        raise InvalidRequest(f"{name} has {len(value)} characters: use at most {limit}")
+    if _UNFIT.search(value):
+        raise InvalidRequest(f"{name} {_shown(value)} has a character that cannot be kept: use printable text")
+    return value if type(value) is str else str.__str__(value)
+
+
+def _tags(tags: object) -> tuple[str, ...]:
+    if not isinstance(tags, list | tuple | set | frozenset):
+        raise InvalidRequest(f"tags is {_shown(tags)}: use a list of texts")
+    if len(tags) > MAX_TAGS:
+        raise InvalidRequest(f"there are {len(tags)} tags: use at most {MAX_TAGS}")
+    checked = []
+    for number, tag in enumerate(tags):
+        text = _text(f"tags[{number}]", tag, MAX_TAG)
+        if not text:
+            raise InvalidRequest(f"tags[{number}] is empty: leave it out")
+        checked.append(text)
+    return tuple(checked)
+
+
+def _shown(value: object) -> str:
+    """What was given, short enough for a message."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str | int | float | None):
+        text = ascii(value)
+        return text if len(text) <= 60 else f"{text[:60]}..."
+    return f"of type {type(value).__name__}"

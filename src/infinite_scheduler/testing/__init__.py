@@ -1,0 +1,28 @@
+"""For tests: a clock that is moved by hand, a node that is run by it, and the promises of a store."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infinite_scheduler.testing.clock import ManualClock
+    from infinite_scheduler.testing.harness import Delivery, Harness
+    from infinite_scheduler.testing.store_contract import StoreContract
+
+_HOME = {
+    "ManualClock": "clock",
+    "Delivery": "harness",
+    "Harness": "harness",
+    "StoreContract": "store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when it is used
+}
+
+__all__ = ["Delivery", "Harness", "ManualClock", "StoreContract"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,192 @@
+"""A whole node on a clock that is moved by hand: an hour of it takes about a second."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from infinite_scheduler.client import Client, Delay
+from infinite_scheduler.config import Settings
+from infinite_scheduler.handlers.base import Handler, Report
+from infinite_scheduler.model import Job
+from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.policy.calendar import parse_duration
+from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.store.sql.sqlite import MEMORY, SqliteDatabase
+from infinite_scheduler.store.sql.store import SqlStore
+from infinite_scheduler.testing.clock import START_MS, ManualClock
+from infinite_scheduler.testing.pump import Pump
+
+T = TypeVar("T")
+
+LINGER_MS: Final = 100
+"""Outcomes wait a few ms for company before they are made durable; after this long they are, if the store answers."""
+
+
+QUIET: Final = {"node.request_poll": "1m"}
+"""All who ask are in this process and poke the node, so it need not poll: that would be most of what a test takes."""
+
+
+class Delivery(NamedTuple):
+    """A job that was handed over, and when."""
+
+    job: Job
+    at_ms: int
+
+
+class Harness:
+    """A node, a client and a store of their own, on a clock that only the test moves.
+
+    ```python
+    async def test_ann_gets_her_mail() -> None:
+        sent = []
+
+        async def send(job: Job) -> None:
+            sent.append(job.data["to"])
+
+        async with Harness() as h:
+            h.scheduler.app("mail")(send)
+            await h.start()
+            job = await h.client.schedule("mail", {"to": "ann"}, delay="5m")
+            await h.advance("4m59s")
+            assert not sent
+            await h.advance("1s")
+            assert sent == ["ann"]
+            assert (await h.client.get(job.id)).status == "done"
+    ```
+
+    Time passes only in `advance`, `run` and `stop`, from timer to timer, and everything that a timer sets going comes to rest
+    before the next one. A handler that really waits, for I/O or in a thread, is waited for, for up to `patience` of real time a
+    call; after that it is taken to wait for the clock or for the test, and time goes on without it.
+
+    The store is SQLite, in memory or in the file `path`, and works in the caller's thread. `settings` are those of
+    `Scheduler`. `delivered` lists what was handed over.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = MEMORY,
+        *,
+        settings: Settings | Mapping[str, Any] | None = None,
+        start_ms: int = START_MS,
+        patience: timedelta = timedelta(seconds=1),
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.clock = ManualClock(start_ms)
+        self.delivered: list[Delivery] = []
+        self._pump = Pump(self.clock, patience.total_seconds())
+        store = SqlStore(SqliteDatabase(path, inline=True), self.clock)
+        if not isinstance(settings, Settings):
+            settings = {**QUIET, **(settings or {})}
+        self._node = Node(self, settings, store, observers)
+        self._running = False
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The node; register handlers here before `start`."""
+        return self._node
+
+    @property
+    def client(self) -> Client:
+        """Asks the same store; the node can be asked like any client."""
+        return self._node
+
+    async def __aenter__(self) -> Self:
+        await self._node.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running:
+            await self.stop()
+        await self._node.close()
+
+    async def start(self) -> None:
+        """Start the node; on return it owns its shards."""
+        await self._node.start()
+        self._running = True
+        await self._pump.rest()
+
+    async def stop(self) -> bool:
+        """Stop the node in good order; False: something had to be left."""
+        self._running = False
+        return await self.run(self._node.stop())
+
+    async def advance(self, delay: Delay) -> None:
+        """Let this much time pass: "5m", seconds, a timedelta. What is due by then is handed over, what has ended is settled."""
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        await self._pump.advance(parse_duration(seconds))
+        await self.run_due()
+
+    async def run_due(self) -> None:
+        """Hand over what is due by now, and let what has ended become durable, while the wall clock stands still."""
+        await self._pump.rest()
+        for _ in range(LINGER_MS):
+            if not self._node.outcomes_wait:
+                return
+            await self._pump.advance(1, wall=False)
+
+    async def run(self, work: Awaitable[T], *, within: Delay = "1h") -> T:
+        """Let as much time pass as this takes: `await h.run(h.client.wait(job.id))`."""
+        seconds = within.total_seconds() if isinstance(within, timedelta) else within
+        return await self._pump.run(work, parse_duration(seconds))
+
+    def handed_over(self, jobs: Sequence[Job], call: object) -> None:
+        """A handler is called."""
+        self.delivered.extend(Delivery(job, self.clock.wall_ms()) for job in jobs)
+        self._pump.begin(call)
+
+    def returned(self, call: object) -> None:
+        """A handler has returned."""
+        self._pump.end(call)
+
+
+class Node(Scheduler):
+    """A scheduler whose hand-overs are seen by a harness."""
+
+    def __init__(
+        self,
+        harness: Harness,
+        settings: Settings | Mapping[str, Any] | None,
+        store: SqlStore,
+        observers: Sequence[Observer],
+    ) -> None:
+        self._harness = harness
+        super().__init__(settings=settings, clock=harness.clock, store=store, observers=observers)
+
+    def add_app(self, name: str, handler: Handler, **options: Any) -> None:
+        super().add_app(name, Watched(handler, self._harness), **options)
+
+    @property
+    def outcomes_wait(self) -> bool:
+        """Has a delivery ended that is not durable yet?"""
+        desks = self._engine.desks.values() if self._engine else ()
+        return any(tenure.out.keys() - desk.flights.keys() for desk in desks for tenure in desk.tenures.values())
+
+
+class Watched(Handler):
+    """A handler whose calls are told to a harness."""
+
+    def __init__(self, inner: Handler, harness: Harness) -> None:
+        self.batch = inner.batch
+        self._inner = inner
+        self._harness = harness
+
+    async def start(self) -> None:
+        await self._inner.start()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def handle(self, jobs: Sequence[Job], report: Report) -> None:
+        call = object()
+        self._harness.handed_over(jobs, call)
+        try:
+            await self._inner.handle(jobs, report)
+        finally:
+            self._harness.returned(call)
+
+    def unfinished(self) -> Sequence[Job]:
+        return self._inner.unfinished()

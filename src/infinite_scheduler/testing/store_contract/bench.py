@@ -1,0 +1,255 @@
+"""What the promises of a store are tried with: processes on the same data, nodes that own shards, and their clock."""
+
+import asyncio
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest_asyncio
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, Owner, Shard, Status, start_of
+from infinite_scheduler.store.base import (
+    Answers,
+    Claim,
+    Grant,
+    NodeInfo,
+    Request,
+    Scan,
+    Settled,
+    Settlement,
+    ShardInfo,
+    Step,
+    Store,
+    Verdict,
+)
+from infinite_scheduler.testing.clock import ManualClock
+
+APP: Final = "mail"
+SHARD: Final = Shard(APP, 0)
+"""The app that most tests use; it has this one shard."""
+
+PATIENCE_S: Final = 10.0
+"""How long, in real time, something is waited for that must happen by itself."""
+
+
+class Promises(ABC):
+    """The ground of the contract: how a store is made, and the bench of one test."""
+
+    @abstractmethod
+    def make_store(self, clock: Clock) -> Store:
+        """A store that is not open yet, over the data of this test: for one more process."""
+
+    @pytest_asyncio.fixture
+    async def bench(self) -> AsyncIterator["Bench"]:
+        """A store with an app; whatever was opened is closed, and nothing may be left behind."""
+        threads = set(threading.enumerate())
+        tasks = asyncio.all_tasks()
+        bench = Bench(self.make_store)
+        bench.store = await bench.process()
+        await bench.store.register(APP, 1)
+        yield bench
+        await bench.close()
+        assert asyncio.all_tasks() == tasks, "a task was left behind"
+        assert set(threading.enumerate()) <= threads, "a thread was left behind"
+
+
+class Bench:
+    """One test's data, seen by one process or by several."""
+
+    store: Store
+
+    def __init__(self, make_store: Callable[[Clock], Store]) -> None:
+        self.clock = ManualClock()
+        self._make_store = make_store
+        self._stores: list[Store] = []
+
+    @property
+    def now(self) -> int:
+        return self.clock.wall_ms()
+
+    async def process(self) -> Store:
+        """One more process on the same data."""
+        store = self._make_store(self.clock)
+        await store.open()
+        self._stores.append(store)
+        return store
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+    def spec(self, in_ms: int = 60_000, *, app: str = APP, **fields: Any) -> JobSpec:
+        """A job that is due so many ms from now."""
+        return JobSpec(app=app, scheduled_ms=self.now + in_ms, **{"payload": b'{"a":1}', **fields})
+
+    async def add(self, *in_ms: int, **fields: Any) -> list[Accepted]:
+        """Accept one job for each delay."""
+        return list(await self.store.add([self.spec(delay, **fields) for delay in in_ms]))
+
+    async def job(self, accepted: Accepted) -> Job:
+        """The job as the store has it."""
+        return (await self.record(accepted)).job
+
+    async def record(self, accepted: Accepted) -> JobRecord:
+        record = await self.store.get(accepted.key)
+        assert record is not None
+        return record
+
+    async def shard(self, shard: Shard = SHARD) -> ShardInfo:
+        """The shard row as everybody sees it."""
+        view = (await self.store.survey()).view
+        return next(info for info in view.shards if info.shard == shard)
+
+    async def node(self, name: str = "n1", *, store: Store | None = None, apps: Collection[str] = (APP,)) -> "Node":
+        """A node that gave its first sign of life."""
+        node = Node(self, store or self.store, name, frozenset(apps))
+        await node.ownership.beat()
+        return node
+
+    async def owner(self, name: str = "n1", *, store: Store | None = None, line_in_ms: int | None = None) -> "Node":
+        """A node that owns the one shard; its line is where it was, or so far ahead of now."""
+        node = await self.node(name, store=store)
+        await node.take(SHARD)
+        if line_in_ms is not None:
+            await node.advance(self.now + line_in_ms)
+        return node
+
+    def change(self, change: Change, accepted: Accepted, *, store: Store | None = None, **options: Any) -> "Wish":
+        """Ask for a change, and go on without waiting for the verdict."""
+        call = (store or self.store).change(change, accepted.key, **options)
+        return asyncio.create_task(call)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Let tasks and threads work until a condition holds."""
+
+        async def watch() -> None:
+            while not condition():
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(watch(), PATIENCE_S)
+
+    async def passing(self, ms: int, wish: "Wish") -> None:
+        """Let time pass until the wish is decided, and no longer than this."""
+        for _ in range(ms):
+            if wish.done():
+                return
+            self.clock.advance(1)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        await asyncio.wait([wish], timeout=PATIENCE_S)
+
+
+Wish = asyncio.Task[Verdict]
+
+
+class Node:
+    """A node by hand: each call is one that its lane would make."""
+
+    def __init__(self, bench: Bench, store: Store, name: str, apps: frozenset[str]) -> None:
+        nonce = f"{name}-{os.urandom(4).hex()}"
+        self.info = NodeInfo(nonce=nonce, node_id=name, apps=apps, started_ms=bench.now)
+        self.pokes: list[Shard] = []
+        self.ownership = store.ownership(self.info, self.pokes.extend)
+        self.owners: dict[Shard, Owner] = {}
+        self._bench = bench
+
+    async def claims(self, *shards: Shard, beat: int | None = None) -> list[Claim]:
+        """What a node would ask for that sees the shards as they are now."""
+        view = await self.ownership.beat(renew=False)
+        seen = {info.shard: info.owner for info in view.shards}
+        return [Claim(shard=shard, seen=seen[shard], beat=beat) for shard in shards]
+
+    async def take(self, *shards: Shard) -> list[Grant]:
+        """Own these shards."""
+        grants = await self.take_as_seen(await self.claims(*shards))
+        assert {grant.shard for grant in grants} == set(shards)
+        return grants
+
+    async def take_as_seen(self, claims: Sequence[Claim]) -> list[Grant]:
+        """Own what still is as it was seen."""
+        grants: list[Grant] = []
+        for lane in range(self.ownership.lanes):
+            mine = [claim for claim in claims if claim.shard.number % self.ownership.lanes == lane]
+            grants += await self.ownership.take(mine) if mine else ()
+        self.owners.update((grant.shard, grant.owner) for grant in grants)
+        return grants
+
+    async def release(self, low_ms: int | None = None) -> None:
+        low = self._bench.now if low_ms is None else low_ms
+        await self.ownership.release(self.owners, dict.fromkeys(self.owners, low))
+
+    async def advance(self, line_ms: int, low_ms: int | None = None, shard: Shard = SHARD) -> frozenset[Shard]:
+        low = self._bench.now if low_ms is None else low_ms
+        step = Step(shard=shard, owner=self.owners[shard], line_ms=line_ms, low_ms=low)
+        return await self.ownership.advance([step])
+
+    async def scan(self, start_ms: int | None = None, end_ms: int | None = None, **options: Any) -> list[Job]:
+        """All jobs of a range, page after page; without one, of all time."""
+        return [job for page in await self.pages(start_ms, end_ms, **options) for job in page]
+
+    async def pages(self, start_ms: int | None = None, end_ms: int | None = None, **options: Any) -> list[list[Job]]:
+        scan = Scan(
+            start=start_of(start_ms or 0),
+            end=start_of((1 << 48) - 1 if end_ms is None else end_ms),
+            **{"app": APP, "shards": frozenset({0}), **options},
+        )
+        pages = []
+        while True:
+            page = await self.ownership.scan(scan)
+            pages.append(list(page.jobs))
+            if page.next is None:
+                return pages
+            assert page.next > scan.start, "a page goes on"
+            scan = Scan(**{name: getattr(scan, name) for name in scan.__struct_fields__} | {"start": page.next})
+
+    async def requests(self, shard: Shard = SHARD) -> Sequence[Request]:
+        return await self.ownership.requests([shard], poked=True)
+
+    async def asked(self, change: Change | None = None) -> Sequence[Request]:
+        """The requests, as soon as there is one."""
+
+        async def look() -> Sequence[Request]:
+            while True:
+                found = [q for q in await self.requests() if change in (None, q.change)]
+                if found:
+                    return found
+                await asyncio.sleep(0)
+
+        return await asyncio.wait_for(look(), PATIENCE_S)
+
+    async def answer(self, requests: Sequence[Request], handed_over: Collection[bytes] = ()) -> Answers:
+        return await self.ownership.answer(self.owners, requests, handed_over)
+
+    async def settle(self, *settlements: Settlement, **options: Any) -> Settled:
+        return await self.ownership.settle(self.owners, settlements, **options)
+
+    def ended(self, job: Job, status: Status = Status.DONE, **fields: Any) -> Settlement:
+        """A delivery that began and ended now."""
+        now = self._bench.now
+        return Settlement(job=job, status=status, **{"started_ms": now, "finished_ms": now, **fields})
+
+
+@contextmanager
+def refused(kind: type[Exception], *words: str) -> Iterator[None]:
+    """Whatever is done here raises this error, and its text has these words."""
+    try:
+        yield
+    except kind as error:
+        text = str(error)
+        missing = [word for word in words if word not in text]
+        assert not missing, f"{text!r} does not say {missing}"
+    else:
+        raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def keys(jobs: Sequence[Job | Accepted]) -> list[bytes]:
+    return [job.key for job in jobs]
+
+
+def counts(found: Mapping[str, Mapping[str, int]], app: str = APP) -> dict[str, int]:
+    """The counts of an app that are not 0."""
+    return {what: n for what, n in found.get(app, {}).items() if n}

@@ -1,0 +1,409 @@
+"""Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
+
+The names are those of the model (tests/model). Two rules of the model cannot be taken out alone, since another one is
+enough (`from_memory` and `advance_fenced`), or only save work (`low_now`, `lapse_reload`, `excl_low`).
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+import pytest
+
+from infinite_scheduler.engine import lane, lease, tenure, window
+from infinite_scheduler.engine.dispatch import Desk
+from infinite_scheduler.model import Change, Owner, Shard, Status, start_of
+from infinite_scheduler.store.base import Claim, ShardInfo
+from infinite_scheduler.store.sql import door, owner
+from infinite_scheduler.store.sql.statements import Statements
+from tests.simulation import statements
+from tests.simulation.statements import SimStatements
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+RULES: dict[str, Patch] = {}
+
+
+def without(name: str) -> AbstractContextManager[None]:
+    """The code without this rule."""
+
+    @contextlib.contextmanager
+    def patched() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            RULES[name](patch)
+            yield
+
+    return patched()
+
+
+def rule(take_out: Patch) -> Patch:
+    RULES[take_out.__name__] = take_out
+    return take_out
+
+
+class Unlocked:
+    """A transaction that takes no shard locks, or only shared ones; everything else it passes on."""
+
+    def __init__(self, tx: Statements, *, shared: bool = False) -> None:
+        self._tx = tx
+        self._shared = shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
+        if self._shared:
+            return self._tx.lock_shards(shards, exclusive=False)
+        return {row.shard: row for row in self._tx.read_shards() if row.shard in shards}
+
+
+def unlocked(module: Any, name: str, *, shared: bool = False) -> Patch:
+    """Let one transaction body run without its shard locks."""
+
+    def take_out(patch: pytest.MonkeyPatch) -> None:
+        body = getattr(module, name)
+        patch.setattr(module, name, lambda tx, *args, **kwargs: body(Unlocked(tx, shared=shared), *args, **kwargs))
+
+    return take_out
+
+
+RULES["share_insert"] = unlocked(door, "insert")
+RULES["share_cas"] = unlocked(door, "ask")
+RULES["share_settle"] = unlocked(owner, "settle")
+RULES["lock_consume"] = unlocked(owner, "answer")
+RULES["excl_advance"] = unlocked(owner, "advance")
+RULES["excl_take"] = unlocked(owner, "take")
+RULES["excl_release"] = unlocked(owner, "release")
+RULES["reload_waits"] = unlocked(owner, "reload")
+
+
+def unfenced(name: str) -> Patch:
+    """Let one transaction body not check that its node still owns the shard."""
+
+    def take_out(patch: pytest.MonkeyPatch) -> None:
+        body, owned = getattr(owner, name), owner.owned
+
+        def careless(
+            tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool
+        ) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
+            return dict(tx.lock_shards(owners.keys(), exclusive=exclusive)), frozenset()
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # A body runs in one greenlet from statement to statement, so the patch is undone around each of them.
+            return body(*args, **kwargs)
+
+        source = dict(owner.__dict__)
+        source["owned"] = careless
+        clone = type(body)(body.__code__, source, body.__name__, body.__defaults__, body.__closure__)
+        clone.__kwdefaults__ = body.__kwdefaults__
+        del owned, run
+        patch.setattr(owner, name, clone)
+
+    return take_out
+
+
+RULES["settle_fenced"] = unfenced("settle")
+RULES["consume_fenced"] = unfenced("answer")
+
+
+@rule
+def wake(patch: pytest.MonkeyPatch) -> None:
+    """An insert before the line writes no wake request."""
+    insert = door.insert
+
+    def silent(tx: Statements, *args: Any, **kwargs: Any) -> Any:
+        return insert(_Silent(tx), *args, **kwargs)  # type: ignore[arg-type]
+
+    patch.setattr(door, "insert", silent)
+
+
+class _Silent:
+    def __init__(self, tx: Statements) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def insert_requests(self, requests: object) -> None:
+        """Leave them out."""
+
+
+@rule
+def wake_names_all(patch: pytest.MonkeyPatch) -> None:
+    made = door.wake
+    patch.setattr(door, "wake", lambda shard, keys: made(shard, keys[:1]))
+
+
+@rule
+def cas_wake(patch: pytest.MonkeyPatch) -> None:
+    change_row = door.change_row
+    patch.setattr(door, "change_row", lambda tx, *args: change_row(_Silent(tx), *args))  # type: ignore[arg-type]
+
+
+@rule
+def retry_entry(patch: pytest.MonkeyPatch) -> None:
+    record = owner.record_outcomes
+    patch.setattr(owner, "record_outcomes", lambda tx, *args: record(_NoEntries(tx), *args))  # type: ignore[arg-type]
+
+
+@rule
+def change_entry(patch: pytest.MonkeyPatch) -> None:
+    write = door.write_entries
+    patch.setattr(door, "write_entries", lambda tx, *args: write(_NoEntries(tx), *args))  # type: ignore[arg-type]
+
+
+class _NoEntries:
+    def __init__(self, tx: Statements) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def insert_entries(self, app: str, entries: object) -> None:
+        """Leave them out."""
+
+
+@rule
+def stale_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owner, "current_row", lambda job: True)
+
+
+@rule
+def stale_entry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owner, "current_entry", lambda place, job: True)
+
+
+@rule
+def consume_lowers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimStatements, "write_shards", _no_lower(SimStatements.write_shards))
+
+
+def _no_lower(write: Callable[..., None]) -> Callable[..., None]:
+    def keep(self: SimStatements, rows: Sequence[ShardInfo]) -> None:
+        known = {row.shard: row for row in self.read_shards()}
+        write(
+            self,
+            [msgspec.structs.replace(row, low_ms=max(row.low_ms, known[row.shard].low_ms)) for row in rows],
+        )
+
+    return keep
+
+
+@rule
+def retry_lowers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owner, "lowered", lambda mine, settlements: {})
+
+
+@rule
+def low_unscanned(patch: pytest.MonkeyPatch) -> None:
+    safe_low = tenure.Tenure.safe_low
+
+    def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
+        cursors, self.cursors = self.cursors, [self.end] * len(self.cursors)
+        try:
+            return safe_low(self, now_ms, oldest_ready_ms)
+        finally:
+            self.cursors = cursors
+
+    patch.setattr(tenure.Tenure, "safe_low", careless)
+
+
+@rule
+def low_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Desk, "oldest_waiting_ms", lambda self: None)
+
+
+@rule
+def low_in_flight(patch: pytest.MonkeyPatch) -> None:
+    safe_low = tenure.Tenure.safe_low
+
+    def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
+        out, self.out = self.out, {}
+        try:
+            return safe_low(self, now_ms, oldest_ready_ms)
+        finally:
+            self.out = out
+
+    patch.setattr(tenure.Tenure, "safe_low", careless)
+
+
+@rule
+def full_range(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tenure.Tenure, "rejoin", lambda self, job: None)
+
+
+@rule
+def takeover_scan(patch: pytest.MonkeyPatch) -> None:
+    load = tenure.Tenure.load
+
+    def blind(self: tenure.Tenure, grant: Any) -> None:
+        load(self, grant)
+        self.cursors = [start_of(self.line_ms)] * len(self.cursors)
+
+    patch.setattr(tenure.Tenure, "load", blind)
+
+
+@rule
+def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    take = owner.take
+
+    def trusting(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Any:
+        return take(tx, nonce, [msgspec.structs.replace(claim, beat=None) for claim in claims])
+
+    patch.setattr(owner, "take", trusting)
+
+
+@rule
+def settle_attempt(patch: pytest.MonkeyPatch) -> None:
+    updated = statements.updated
+
+    def careless(update: Any, record: Any) -> Any:
+        if record.status is not Status.PENDING:
+            return record
+        seen = msgspec.structs.replace(update, was_attempt=record.job.attempt, was_due_ms=record.job.due_ms)
+        return updated(seen, record)
+
+    patch.setattr(statements, "updated", careless)
+
+
+@rule
+def in_flight_too_late(patch: pytest.MonkeyPatch) -> None:
+    answer = owner.answer
+    patch.setattr(owner, "answer", lambda tx, owners, asked, out, now_ms: answer(tx, owners, asked, (), now_ms))
+
+
+@rule
+def unwheel_first(patch: pytest.MonkeyPatch) -> None:
+    def leave_it(self: window.Window, key: bytes, of: tenure.Tenure) -> Any:
+        return of.held.get(key)
+
+    patch.setattr(window.Window, "take_off", leave_it)
+
+
+@rule
+def decide_claims(patch: pytest.MonkeyPatch) -> None:
+    delete = SimStatements.delete_requests
+
+    def all_there(self: SimStatements, ids: Collection[bytes]) -> Collection[bytes]:
+        delete(self, ids)
+        return ids
+
+    patch.setattr(SimStatements, "delete_requests", all_there)
+
+
+@rule
+def decide_returns(patch: pytest.MonkeyPatch) -> None:
+    follow = lane.Lane._follow
+    patch.setattr(lane.Lane, "_follow", lambda self, answers, out, off: follow(self, answers, out, {}))
+
+
+@rule
+def give_up_claims(patch: pytest.MonkeyPatch) -> None:
+    give_up = door.give_up
+    patch.setattr(door, "give_up", lambda tx, wishes: dict.fromkeys(give_up(tx, wishes)))
+
+
+@rule
+def released_check(patch: pytest.MonkeyPatch) -> None:
+    ask = door.ask
+
+    def careless(tx: Statements, *args: Any, exclusive: bool, **kwargs: Any) -> Any:
+        return ask(_Released(tx) if exclusive else tx, *args, exclusive=exclusive, **kwargs)  # type: ignore[arg-type]
+
+    patch.setattr(door, "ask", careless)
+
+
+class _Released:
+    def __init__(self, tx: Statements) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
+        rows = self._tx.lock_shards(shards, exclusive=exclusive)
+        return {shard: msgspec.structs.replace(row, owner=Owner("", 0)) for shard, row in rows.items()}
+
+
+@rule
+def doubt_reload(patch: pytest.MonkeyPatch) -> None:
+    async def trusting(self: lane.Lane, owners: object, call: Any) -> Any:
+        return await call
+
+    patch.setattr(lane.Lane, "_written", trusting)
+
+
+@rule
+def reload_tracks(patch: pytest.MonkeyPatch) -> None:
+    load = tenure.Tenure.load
+
+    def forgetful(self: tenure.Tenure, grant: Any) -> None:
+        self.out.clear()
+        load(self, grant)
+
+    patch.setattr(tenure.Tenure, "load", forgetful)
+
+
+@rule
+def miss_reloads(patch: pytest.MonkeyPatch) -> None:
+    settled = lane.Lane._settled
+
+    def shrug(self: lane.Lane, batch: Any, recorded: Any) -> None:
+        settled(self, batch, msgspec.structs.replace(recorded, missed=frozenset()))
+
+    patch.setattr(lane.Lane, "_settled", shrug)
+
+
+@rule
+def lapse_stops(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lease.Gate, "open", property(lambda self: not self.held_shut))
+
+
+@rule
+def lapse_recheck(patch: pytest.MonkeyPatch) -> None:
+    renewed = lease.Lease.renewed
+
+    def forgive(self: lease.Lease, asked_ms: int) -> bool:
+        renewed(self, asked_ms)
+        return False
+
+    patch.setattr(lease.Lease, "renewed", forgive)
+
+
+@rule
+def drain_no_fire(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tenure.Tenure, "may_fire", property(lambda self: self.doubt is None))
+
+
+@rule
+def drain_settles(patch: pytest.MonkeyPatch) -> None:
+    release = lane.Lane._release
+
+    async def hasty(self: lane.Lane) -> bool:
+        for held in self.tenures.values():
+            if held.draining:
+                held.out.clear()
+        return await release(self)
+
+    patch.setattr(lane.Lane, "_release", hasty)
+
+
+@rule
+def held_once(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: window.Window, job: Any) -> Any:
+        found = self.tenures.get(job.shard)
+        return None if found is None or job.key in found.held else found
+
+    patch.setattr(window.Window, "_wanted_by", forgetful)
+
+
+@rule
+def not_early(patch: pytest.MonkeyPatch) -> None:
+    tick = Desk.tick
+    patch.setattr(Desk, "tick", lambda self, now_ms: tick(self, now_ms + 50))
+
+
+def _unused(change: Change) -> None:
+    del change
