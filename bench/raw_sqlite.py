@@ -1,10 +1,10 @@
-"""How fast can SQLite take jobs, give them back and settle them, by the plain driver; and how near do our sessions come?
+"""How fast can SQLite take jobs, give them back and settle them by the plain driver, and how near do sessions come?
 
     python bench/raw_sqlite.py [--rows 100000] [--runs 5] [--folder FOLDER]
 
-Both sides write the same rows into the same tables with the same durability (WAL, synchronous=FULL), in transactions of the
-same size; due times are random over a day. The plain driver gets its rows ready made, the session makes them from jobs.
-Prints one JSON line: rows a second, or microseconds a row, each the median of the runs, and what session ÷ raw comes to.
+Both sides write the same rows into the same tables with the same durability (WAL, synchronous=FULL), in transactions
+of the same size; due times are random over a day. The plain driver gets its rows ready made, the session makes them
+from jobs. Prints one JSON line: rows a second or microseconds a row, each the median of the runs, and session ÷ raw.
 """
 
 import argparse
@@ -26,10 +26,9 @@ from infinite_scheduler.model import DAY_MS, Job, JobId, JobSpec, Status, start_
 from infinite_scheduler.store.base import AppInfo, Scan
 from infinite_scheduler.store.sql.job_rows import COMPARE_AND_SET, INSERTED, _inserted, _set
 from infinite_scheduler.store.sql.relational import KEY
-from infinite_scheduler.store.sql.schema import KEYS_TABLE, migrate
+from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, migrate
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
-from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.statements import NewRow, Session, Update
 from infinite_scheduler.store.sql.tables import day_table
 
@@ -102,7 +101,9 @@ def raw(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, float]:
             cursor.executemany(insert_job, job_rows)
             cursor.execute("COMMIT")
     found: list[Any] = []
-    columns = "id, due_ms, scheduled_ms, CAST(job_data AS BLOB), created_ms, attempt, request_id, job_name, job_group, tags"
+    columns = (
+        "id, due_ms, scheduled_ms, CAST(job_data AS BLOB), created_ms, attempt, request_id, job_name, job_group, tags"
+    )
     page = f"SELECT {columns} FROM {TABLE} WHERE id > ? AND status = 'pending' ORDER BY id LIMIT {PAGE}"
     with timed(figures, "scan", len(rows)):
         while rest := cursor.execute(page, (found[-1][0] if found else b"",)).fetchall():
@@ -125,9 +126,7 @@ async def ours(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, f
     database = SqliteDatabase(path)
     await database.open()
     session = database.session("lane-0")
-    await session.write(
-        lambda tx: tx.insert_app(AppInfo(name=APP, shards=16, paused=False, created_ms=START), START)
-    )
+    await session.write(lambda tx: tx.insert_app(AppInfo(name=APP, shards=16, paused=False, created_ms=START), START))
     figures: dict[str, float] = {}
     with timed(figures, "insert", len(rows)):
         for batch in batches(rows, INSERT):
@@ -156,9 +155,7 @@ async def scanned(session: Session) -> list[Job]:
     found: list[Job] = []
     start: bytes | None = start_of(START)
     while start is not None:
-        scan = Scan(
-            app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE
-        )
+        scan = Scan(app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE)
         page, start = await session.read(lambda tx, scan=scan: tx.scan_rows(scan))  # type: ignore[misc]
         found += page
     return found
@@ -191,8 +188,14 @@ def main() -> None:
         "runs": arguments.runs,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "insert_per_s": {name: round(figures[f"{side}_insert{name[len(side):]}"]) for side in ("raw", "session") for name in (side, f"{side}_with_keys")},
-        "us_per_row": {name: round(1e6 / value, 2) for name, value in figures.items() if "scan" in name or "settle" in name},
+        "insert_per_s": {
+            name: round(figures[f"{side}_insert{name[len(side) :]}"])
+            for side in ("raw", "session")
+            for name in (side, f"{side}_with_keys")
+        },
+        "us_per_row": {
+            name: round(1e6 / value, 2) for name, value in figures.items() if "scan" in name or "settle" in name
+        },
         "insert_ratio": round(figures["session_insert"] / figures["raw_insert"], 2),
         "insert_ratio_with_keys": round(figures["session_insert_with_keys"] / figures["raw_insert_with_keys"], 2),
     }

@@ -1,6 +1,7 @@
 """Functions in worker processes: real processes, real deaths."""
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
@@ -71,9 +72,15 @@ def _touch_and_wait(path: str) -> None:
 
 
 def _wait_for(path: str) -> object:
-    while not Path(path).exists():
+    end = time.monotonic() + 30
+    while not Path(path).exists() and time.monotonic() < end:
         time.sleep(0.005)
     return Failed("waited")
+
+
+def _signal_itself() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.raise_signal(number)
 
 
 ACTIONS: dict[str, Any] = {
@@ -89,7 +96,7 @@ ACTIONS: dict[str, Any] = {
     "surrogate": lambda: Failed("\ud800"),
     "context": lambda: Failed(f"{job_fields()['job_id']} {threading.current_thread() is threading.main_thread()}"),
     "job": lambda: Failed(repr(current_job.get())),
-    "signals": lambda: [os.kill(os.getpid(), number) for number in (signal.SIGINT, signal.SIGTERM)],
+    "signals": _signal_itself,
     "log": lambda: logging.getLogger("user").warning("from a worker"),
 }
 
@@ -100,7 +107,7 @@ def job(number: int, *what: object) -> Job:
         app="shop",
         due_ms=1_000 + number,
         scheduled_ms=1_000,
-        payload=__import__("json").dumps(what).encode(),
+        payload=json.dumps(what).encode(),
         created_ms=5,
         attempt=2,
         tags=("a", "b"),
@@ -137,8 +144,8 @@ async def call(*what: object, **options: Any) -> Answer:
 
 async def seen(path: Path) -> None:
     """Wait until a worker has left its mark."""
-    while not path.exists():
-        await asyncio.sleep(0.005)
+    await asyncio.to_thread(_wait_for, str(path))
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 async def test_answers_come_back_as_they_were_given() -> None:
@@ -216,6 +223,7 @@ async def test_of_a_batch_only_the_job_that_ends_its_process_fails() -> None:
     assert kinds == [Done, WorkerDied, Retry, KeyError]
 
 
+@pytest.mark.timeout(30)
 async def test_at_the_time_out_the_worker_is_killed_and_others_go_on(tmp_path: Path) -> None:
     reports, mark = Reports(), tmp_path / "mark"
     slow, innocent = job(1, "wait", str(tmp_path / "begun")), job(2, "wait for", str(mark))
@@ -230,6 +238,7 @@ async def test_at_the_time_out_the_worker_is_killed_and_others_go_on(tmp_path: P
     assert reports[innocent] == Failed("waited")
 
 
+@pytest.mark.timeout(30)
 async def test_a_stop_kills_what_runs_and_reports_nothing(tmp_path: Path) -> None:
     reports, begun = Reports(), tmp_path / "begun"
     async with running() as handler:
@@ -267,7 +276,7 @@ async def test_a_module_that_workers_cannot_import_is_found_out_at_the_start(
     )
     function = load_function("only_here:f", [tmp_path])
     handler = PythonHandler(function, pool="process")
-    with pytest.raises(HandlerError, match="only_here:f.*ValueError: not here"):
+    with pytest.raises(HandlerError, match=r"only_here:f.*ValueError: not here"):
         await handler.start()
     await handler.stop()
     assert not multiprocessing.active_children()

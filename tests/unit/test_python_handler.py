@@ -160,7 +160,7 @@ class TestAnswers:
 
     @both_ways
     async def test_a_generator_of_which_nothing_ran_is_an_error_and_not_done(self, make: Any) -> None:
-        answer = await call(make(one for one in ()))
+        answer = await call(make(number for number in range(3)))
         assert isinstance(answer, TypeError)
         assert "nothing ran" in str(answer)
 
@@ -484,7 +484,12 @@ class TestStop:
 
     async def test_a_plain_function_that_cannot_be_stopped_is_listed_until_it_returns(self) -> None:
         reports, release, begun = Reports(), threading.Event(), threading.Event()
-        handler = PythonHandler(lambda job: (begun.set(), release.wait(10)), concurrency=1)
+
+        def slow(job: Job) -> None:
+            begun.set()
+            release.wait(10)
+
+        handler = PythonHandler(slow, concurrency=1)
         await handler.start()
         first = asyncio.create_task(handler.handle([job(1)], reports))
         second = asyncio.create_task(handler.handle([job(2)], reports))

@@ -1,5 +1,6 @@
 """Many jobs from a file: read twice, first to check every line, then to schedule, in little memory at any size."""
 
+import json
 import shutil
 import sqlite3
 import sys
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.output import Output, console
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.cli.times import iso
 from infinite_scheduler.config import Settings
@@ -64,9 +65,9 @@ class Bulk:
                 self._bad += 1
                 _report(out, line.number, line.error)
         if self._bad and not (skip_bad and self._good):
-            advice = "correct them" if skip_bad else "correct them, or use --skip-bad"
+            advice = "correct what is wrong" if skip_bad else "correct what is wrong, or use --skip-bad"
             raise InvalidRequest(
-                f"{_count(self._bad, 'line')} of {self._good + self._bad:,} cannot be accepted, so nothing was: {advice}"
+                f"{_count(self._bad, 'bad line')} among {self._good + self._bad:,}, so nothing was accepted: {advice}"
             )
 
     async def commit(self, session: Session, lines: IO[bytes], *, skip_bad: bool) -> None:
@@ -151,11 +152,12 @@ class _Tally:
         if self.first_ms is None or self.last_ms is None:
             return f"nothing to schedule for {app}: the file has no jobs"
         known = f" ({self.repeated:,} known already by their idempotency keys)" if self.repeated else ""
-        return f"scheduled {_count(self.accepted, 'job')}{known} for {app}, due from {iso(self.first_ms)} to {iso(self.last_ms)}"
+        moments = f"due from {iso(self.first_ms)} to {iso(self.last_ms)}"
+        return f"scheduled {_count(self.accepted, 'job')}{known} for {app}, {moments}"
 
 
 class _Keys:
-    """The idempotency keys of a file, on disk since there may be millions: a key that comes twice must mean the same job."""
+    """The idempotency keys of a file: one that comes twice must mean one job. On disk, as there may be millions."""
 
     def __enter__(self) -> "_Keys":
         self._database = sqlite3.connect("", isolation_level=None)  # a temporary file that SQLite removes
@@ -188,16 +190,19 @@ def open_lines(file: str) -> Iterator[IO[bytes]]:
         with _spooled(sys.stdin.buffer) as spooled:
             yield spooled
         return
-    try:
-        source = Path(file).open("rb")
-    except OSError as error:
-        raise InvalidRequest(f"the file {file} cannot be read: {error.strerror}") from None
-    with source:
+    with _opened(file) as source:
         if source.seekable():
             yield source
         else:
             with _spooled(source) as spooled:
                 yield spooled
+
+
+def _opened(file: str) -> IO[bytes]:
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise InvalidRequest(f"the file {file} cannot be read: {error.strerror}") from None
 
 
 @contextmanager
@@ -238,9 +243,7 @@ def _shown(lines: Iterator[Line], file: IO[bytes], what: str) -> Iterator[Line]:
         return
     end = file.seek(0, 2)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    from rich.console import Console  # noqa: PLC0415
-
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=end)
         for count, line in enumerate(lines):
             if count % BATCH == 0:
@@ -250,8 +253,6 @@ def _shown(lines: Iterator[Line], file: IO[bytes], what: str) -> Iterator[Line]:
 
 def _report(out: Output, number: int, error: str) -> None:
     if out.as_json:
-        import json  # noqa: PLC0415
-
         print(json.dumps({"line": number, "error": error}), file=sys.stderr)
     else:
         out.note(f"line {number}: {error}", style="red")

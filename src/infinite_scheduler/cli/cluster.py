@@ -76,7 +76,8 @@ async def list_apps(session: Session) -> None:
             )
             for app in apps
         ],
-        whole=("app", "state"),
+        whole=("app", "state", "shards", *SHOWN_COUNTS),
+        spare=("retried", "expired", "cancelled", "nodes"),
     )
 
 

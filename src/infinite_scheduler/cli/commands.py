@@ -2,13 +2,11 @@
 
 # ruff: noqa: PLC0415 - `--help` and shell completion must not wait for settings, stores and tables to be imported
 
-from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
 
 from infinite_scheduler.cli.place import Debug, Json, Place, with_place
-from infinite_scheduler.model import Status
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.")]
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
@@ -31,10 +29,24 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(apps, name="apps")
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"infinite-scheduler {installed_version('infinite-scheduler')}")
+        from importlib.metadata import version
+
+        print(f"infinite-scheduler {version('infinite-scheduler')}")
         raise typer.Exit
+
+
+def _statuses() -> list[str]:
+    from infinite_scheduler.model import Status
+
+    return list(Status)
+
+
+def _priorities() -> list[str]:
+    from infinite_scheduler.model import Priority
+
+    return [priority.name.lower() for priority in Priority]
 
 
 def _help_without_command(context: typer.Context) -> None:
@@ -68,7 +80,7 @@ def apps_root(context: typer.Context) -> None:
 
 @app.command()
 def demo(json: Json = False, debug: Debug = False) -> int:
-    """See it work: five messages through an SMS provider that fails at first. Takes about 10 s, leaves nothing behind."""
+    """See it work: five messages through an SMS provider that fails at first. Takes about 10 s."""
     del debug
     from infinite_scheduler.cli.demo import run_demo
 
@@ -101,7 +113,9 @@ def schedule(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="With --from: accept the good lines although others are bad.")
     ] = False,
-    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.")] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="high, normal or low.", autocompletion=_priorities)
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option("--idempotency-key", "--key", help="The same key again answers with the first job."),
@@ -153,7 +167,12 @@ def explain(place: Place, job: JobIdText) -> int:
 def jobs_list(
     place: Place,
     name: Annotated[str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.")] = None,
-    status: Annotated[Status | None, typer.Option("--status", help="Only jobs that stand so.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status", help="Only jobs that are pending, done, failed, expired or cancelled.", autocompletion=_statuses
+        ),
+    ] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs accepted for this moment or later.")
     ] = None,

@@ -186,14 +186,14 @@ class _Case:
             return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
         if self.shard.line_ms <= self.job.due_ms:
             return Reason.NOT_LOADED, (
-                f"{overdue}, but its owner has loaded its shard only up to {iso(self.shard.line_ms)}: the memory budget may be "
-                "full, or the owner has just started"
+                f"{overdue}, but its owner has loaded its shard only up to {iso(self.shard.line_ms)}: "
+                "the memory budget may be full, or the owner has just started"
             )
         if late_ms < BUSY_MS:
             return Reason.ON_ITS_WAY, f"{overdue}: it is being handed over right now"
         return Reason.WAITS_FOR_PLACE, (
-            f"{overdue} and its owner lives: it waits behind others for a free place (concurrency), is still to be read from "
-            "a backlog, or its outcome is about to be written"
+            f"{overdue} and its owner lives: it waits behind others for a free place (concurrency), "
+            "is still to be read from a backlog, or its outcome is about to be written"
         )
 
     def _silence(self) -> str:
@@ -206,11 +206,12 @@ class _Case:
 
     def _notes(self, reason: Reason) -> list[str]:
         """What will matter when its moment comes, and what to do."""
+        app = self.job.app
         notes = []
         if self.paused:
-            notes.append(f"app {self.job.app} is paused: infinite-scheduler apps resume {self.job.app}")
+            notes.append(f"app {app} is paused; resume it: infinite-scheduler apps resume {app}")
         if not self.able:
-            notes.append(f"no running node has a handler for app {self.job.app}: start one with serve")
+            notes.append(f"no node runs app {app}; start one: infinite-scheduler serve --config FILE")
         elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
             notes.append(f"{self._silence()}; another node takes its shards over")
         failed = self._last_failure()

@@ -74,7 +74,7 @@ def _print_list(session: Session, records: list[JobRecord], cursor: str | None) 
         return
     now_ms = session.now_ms
     session.out.table(
-        ("job", "app", "status", "due", "", "attempt", "priority", "name", "tags"),
+        ("job", "app", "status", "due", "when", "attempt", "priority", "name", "tags"),
         [
             (
                 record.id,
@@ -89,7 +89,8 @@ def _print_list(session: Session, records: list[JobRecord], cursor: str | None) 
             )
             for record in records
         ],
-        whole=("job", "status"),
+        whole=("job", "status", "due", "when"),
+        spare=("tags", "name", "priority", "attempt", "due"),
     )
     if cursor is not None:
         session.out.note(f"there are more: --cursor {cursor}")

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -48,14 +49,32 @@ class Output:
         """One line beside the result: it does not disturb those who read stdout."""
         self.errors.print(Text(plain(text), style=style), soft_wrap=True)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Sequence[str] = ()) -> None:
-        """Rows under their headings; the columns named `whole` are never wrapped."""
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-        for name in columns:
-            table.add_column(name, no_wrap=name in whole, overflow="fold")
-        for row in rows:
-            table.add_row(*map(cell, row))
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        whole: Sequence[str] = (),
+        spare: Sequence[str] = (),
+    ) -> None:
+        """Rows under their headings.
+
+        The columns named `whole` are never wrapped; those named `spare` are left out, the first one first, where the
+        window is too narrow.
+        """
+        cells = [[cell(value) for value in row] for row in rows]
+        shown = [name for number, name in enumerate(columns) if any(row[number] for row in cells)]
+        table = _table(columns, cells, shown, whole)
+        for name in spare:
+            if self._fits(table):
+                break
+            shown = [other for other in shown if other != name]
+            table = _table(columns, cells, shown, whole)
         self.console.print(table)
+
+    def _fits(self, table: Table) -> bool:
+        unlimited = self.console.options.update(width=10_000)
+        return Measurement.get(self.console, unlimited, table).maximum <= self.console.width
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Names and their values, one below the other."""
@@ -66,6 +85,15 @@ class Output:
             if value not in (None, "", ()):
                 table.add_row(name, cell(value))
         self.console.print(table)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequence[str], whole: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in shown:
+        table.add_column(name, no_wrap=name in whole, overflow="fold")
+    for row in rows:
+        table.add_row(*(text for name, text in zip(columns, row, strict=True) if name in shown))
+    return table
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -1,6 +1,7 @@
 """Runs a command and ends it: every way out has an exit code and one clear line."""
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -45,6 +46,7 @@ _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # typer does not export 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command that these arguments name, those of the process by default. Returns the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _accept_any_text()
     try:
         code = app(given, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -59,6 +61,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: no command ends with a traceback that nobody asked for
         return _refuse(error, as_json="--json" in given, debug="--debug" in given)
     return code if isinstance(code, int) else OK
+
+
+def _accept_any_text() -> None:
+    """Where a terminal's encoding lacks a character, show its number instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def code_of(error: SchedulerError) -> int:

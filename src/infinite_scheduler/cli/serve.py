@@ -22,10 +22,10 @@ def run_node(place: Place) -> int:
     """Run until SIGTERM or SIGINT. Returns 1 if something had to be left, 0 otherwise."""
     settings = _named(place.settings())
     if not settings.apps:
-        where = f"the configuration {settings.source}" if settings.source else "no configuration was given, so it"
+        where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(
-            f'{where} names no apps, and a node without apps has nothing to do: add [apps.NAME] with function = "module:name" '
-            "and pass the file with --config"
+            f"{where} names no apps, and a node without apps has nothing to do: "
+            'add [apps.NAME] with function = "module:name", and pass the file with --config'
         )
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)
     return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=place.as_json))

@@ -64,8 +64,8 @@ def check_there(url: str) -> None:
     path = path_of(url)
     if path != MEMORY and not Path(path).exists():
         raise StoreUnavailable(
-            f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, and so "
-            "does `schedule` with a configuration that names the app"
+            f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, "
+            "and so does `schedule` with a configuration that names the app"
         )
 
 

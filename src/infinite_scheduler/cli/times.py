@@ -13,10 +13,11 @@ def iso(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """A length of time in its two largest units: "4m 10s", "3s", "120ms"."""
+    """A length of time in its two largest units, rounded: "4m 10s", "3s", "120ms"."""
     if ms < 1000:
         return f"{ms}ms"
-    parts = []
+    ms = round(ms, -3)
+    parts: list[tuple[int, str]] = []
     for unit, size in _UNITS:
         count, ms = divmod(ms, size)
         if count or parts:

@@ -146,7 +146,7 @@ class Desk:
                 if not batch:
                     break
                 lateness += [now_ms - job.due_ms for job in batch]
-                self._start(batch, now_ms)
+                self._start(batch)
         if lateness:
             self._tell(HandedOver(app=self.app, lateness_ms=lateness))
 
@@ -163,6 +163,7 @@ class Desk:
                 self.wheel.add(job.due_ms, job.key, job)
                 self.alarm()
             elif not self._expire(job, tenure, now_ms):
+                self._launch(job, tenure, now_ms)
                 batch.append(job)
         return batch
 
@@ -188,13 +189,13 @@ class Desk:
     def fire_alone(self, job: Job) -> None:
         """Hand this job over now, though the gate is held shut for all others."""
         now_ms = self._clock.wall_ms()
-        if not self._expire(job, self.tenures[job.shard], now_ms):
-            self._start([job], now_ms)
+        tenure = self.tenures[job.shard]
+        if not self._expire(job, tenure, now_ms):
+            self._launch(job, tenure, now_ms)
+            self._start([job])
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
-    def _start(self, batch: Sequence[Job], now_ms: int) -> None:
-        for job in batch:
-            self._launch(job, self.tenures[job.shard], now_ms)
+    def _start(self, batch: Sequence[Job]) -> None:
         self._free -= 1
         task = asyncio.create_task(self._deliver(batch))
         self._tasks.add(task)

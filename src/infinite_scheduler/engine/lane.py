@@ -216,6 +216,7 @@ class Lane:
         why = next(iter(doubted.values())).doubt or ""
         for shard, tenure in doubted.items():
             if shard in grants:
+                self._windows[shard.app].forget(tenure)  # with what a step under way has brought since the doubt
                 tenure.load(grants[shard])
         self._tell(Reloaded(shards=list(grants), why=why))
         self._lose(doubted.keys() - grants.keys())

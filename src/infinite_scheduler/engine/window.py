@@ -1,6 +1,7 @@
 """What one lane reads ahead of one app: the jobs before the line, as many as fit the memory."""
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.engine.tenure import Tenure
@@ -96,13 +97,17 @@ class Window:
         return tenure
 
     def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
-        """Take a held job off the wheel, so that it cannot fire while its change is decided."""
+        """Take a held job off the wheel, so that it cannot fire while its change is decided.
+
+        Returns a copy: should it be put back, what a queue still has of it stays stale.
+        """
         job = tenure.held.pop(key, None)
         tenure.detained.pop(key, None)
-        if job is not None:
-            self.desk.wheel.remove(key)
-            self._budget.give(self.app, job.size)
-        return job
+        if job is None:
+            return None
+        self.desk.wheel.remove(key)
+        self._budget.give(self.app, job.size)
+        return copy(job)
 
     def done_with(self, size: int) -> None:
         """Jobs of this size that were handed over are settled."""

@@ -30,7 +30,7 @@ def load_function(spec: str, search: Sequence[Path] = ()) -> Callable[..., Any]:
     found = _attribute(spec, module, path)
     if not callable(found):
         raise HandlerError(f"handler {spec!r}: {path} in {_place(module)} is {_kind(found)}, which cannot be called")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _split(spec: str) -> tuple[str, str]:

@@ -23,8 +23,9 @@ from infinite_scheduler.observe.context import LogSettings, current_batch, curre
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _START_SECONDS: Final = 60  # for an interpreter and the imports of the function's module
 _READY: Final = b"ready"
+_BEGUN: Final = b"begun"
 
-_jobs_encoder: Final = msgspec.msgpack.Encoder()
+_jobs_encoder: Final = msgspec.msgpack.Encoder(enc_hook=bytes)  # for the key of a job, which may be a kind of bytes
 _jobs_decoder: Final = msgspec.msgpack.Decoder(list[Job])
 
 
@@ -50,7 +51,7 @@ class Worker:
         try:
             answer = self._connection.recv_bytes() if self._connection.poll(_START_SECONDS) else b"it takes too long"
         except (EOFError, OSError):
-            answer = f"its process ended ({self._end()})".encode()
+            answer = f"it ended ({self._end()}), see what it wrote to stderr; a script needs a main guard".encode()
         if answer != _READY:
             raise Unavailable(f"no worker process for {self._function}: {answer.decode(errors='replace')}")
 
@@ -58,13 +59,13 @@ class Worker:
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def send(self, jobs: Sequence[Job]) -> bool:
-        """Give it jobs; False: it is gone and has not seen them."""
+    def send(self, data: bytes) -> bool:
+        """Give it jobs; False: it was gone before it could begin with them."""
         try:
-            self._connection.send_bytes(_jobs_encoder.encode(jobs))
-        except OSError:
+            self._connection.send_bytes(data)
+            return self._connection.recv_bytes() == _BEGUN
+        except (EOFError, OSError):
             return False
-        return True
 
     def receive(self, jobs: Sequence[Job]) -> list[Answer]:
         """Wait for the answers to what was sent."""
@@ -139,8 +140,9 @@ class Errand:
                 self._worker.kill()
 
     def _send(self) -> Worker:
-        """Find a worker that takes the jobs: one that died while it was idle has not seen them."""
-        while True:
+        """Find a worker that takes the jobs; one that died while it was idle is no fault of theirs, two are."""
+        data = _jobs_encoder.encode(self._jobs)
+        for _ in range(2):
             worker = self._workers.borrow()
             with self._lock:
                 if self._ended:
@@ -148,10 +150,11 @@ class Errand:
                     raise Unavailable(f"job {self._jobs[0].id} was given up before it began")
                 self._worker = worker
             self._started()
-            if worker.send(self._jobs):
+            if worker.send(data):
                 return worker
             self._let_go()
             self._workers.discard(worker)
+        raise WorkerDied(f"job {self._jobs[0].id} ended two worker processes when it was sent to them")
 
     def _let_go(self) -> bool:
         with self._lock:
@@ -234,12 +237,13 @@ def _serve(connection: Connection, name: str, batched: bool, settings: LogSettin
         connection.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
         return
     connection.send_bytes(_READY)
-    while True:
-        try:
+    try:
+        while True:
             jobs = _jobs_decoder.decode(connection.recv_bytes())
-        except (EOFError, OSError):  # the node is gone
-            return
-        connection.send_bytes(pack(_call(function, jobs, batched=batched)))
+            connection.send_bytes(_BEGUN)
+            connection.send_bytes(pack(_call(function, jobs, batched=batched)))
+    except (EOFError, OSError):  # the node is gone
+        return
 
 
 def _call(function: Callable[[Any], Any], jobs: list[Job], *, batched: bool) -> Sequence[Answer]:

@@ -25,8 +25,9 @@ class ManualTimer:
 class ManualClock:
     """Both clocks, moved by hand: `advance` moves them together, `step_wall` sets the wall clock alone.
 
-    Timers run on the steady clock. `advance` calls back those that it passes, each at its own moment; a test of code that
-    waits in tasks wants them one by one, with time for the tasks in between: that is what `step` is for, and `Harness`.
+    Timers run on the steady clock. `advance` calls back those that it passes, each at its own moment. A test of code
+    that waits in tasks wants them one by one, with time for the tasks in between: that is what `step` and `Harness` are
+    for.
     """
 
     def __init__(self, start_ms: int = START_MS) -> None:

@@ -56,9 +56,9 @@ class Harness:
             assert (await h.client.get(job.id)).status == "done"
     ```
 
-    Time passes only in `advance`, `run` and `stop`, from timer to timer, and everything that a timer sets going comes to rest
-    before the next one. A handler that really waits, for I/O or in a thread, is waited for, for up to `patience` of real time a
-    call; after that it is taken to wait for the clock or for the test, and time goes on without it.
+    Time passes only in `advance`, `run` and `stop`, from timer to timer, and all that a timer sets going comes to rest
+    before the next one. A handler that really waits, for I/O or in a thread, is waited for: each call for up to
+    `patience` of real time. After that it is taken to wait for the clock or for the test, and time goes on without it.
 
     The store is SQLite, in memory or in the file `path`, and works in the caller's thread. `settings` are those of
     `Scheduler`. `delivered` lists what was handed over.
@@ -115,7 +115,10 @@ class Harness:
         return await self.run(self._node.stop())
 
     async def advance(self, delay: Delay) -> None:
-        """Let this much time pass: "5m", seconds, a timedelta. What is due by then is handed over, what has ended is settled."""
+        """Let this much time pass: "5m", seconds, a timedelta.
+
+        What is due by then is handed over, and what has ended by then is settled.
+        """
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         await self._pump.advance(parse_duration(seconds))
         await self.run_due()

@@ -38,9 +38,11 @@ def caller_steps(world: World, state: State, number: int, out: list[Step]) -> No
         _change(world, state, number, what, out)
 
 
-def _request_number(world: World, state: State) -> int:
-    """Numbers are drawn when a transaction begins, so that they do not come in the order of commits."""
-    return 0 if world.on["no_request_cursor"] else 1 + sum(caller.phase != START for caller in state.callers)
+def _request_number(world: World, state: State, number: int) -> int:
+    """The id of a request, drawn when its transaction begins: ids do not come in the order of commits."""
+    if world.on["no_request_cursor"]:  # then their order is nothing to anybody: they only differ
+        return number
+    return 1 + sum(caller.phase != START for caller in state.callers)
 
 
 def _insert(world: World, state: State, number: int, what: Insert, out: list[Step]) -> None:
@@ -50,7 +52,7 @@ def _insert(world: World, state: State, number: int, what: Insert, out: list[Ste
         return
     unlocked_at_once = what.user and world.on["no_request_cursor"] and world.on["user_always_wakes"]
     if unlocked_at_once:  # it reads nothing: its beginning is nothing that anybody could notice
-        out.append(_commit_insert(world, state, number, what, caller))
+        out.append(_commit_insert(world, state, number, what, caller._replace(number=number)))
         return
     if caller.phase == START and not what.user and not world.on["line_read_under_lock"]:
         saw = with_caller(state, number, Caller(SAW_LINE, line=state.line))
@@ -59,7 +61,7 @@ def _insert(world: World, state: State, number: int, what: Insert, out: list[Ste
     lock = NO_LOCK if what.user else world.lock("insert_locked", SHARE)
     if free(state, lock):
         line = caller.line if caller.phase == SAW_LINE else state.line
-        begun = Caller(IN_TRANSACTION, lock, line, number=_request_number(world, state))
+        begun = Caller(IN_TRANSACTION, lock, line, number=_request_number(world, state, number))
         label = ("caller", number, "begins to insert", what.rows, "line", line)
         out.append(Step(label, with_caller(state, number, begun)))
 
@@ -101,7 +103,7 @@ def _begin_change(world: World, state: State, number: int, what: Change, out: li
         return
     decides = again and (state.owner == RELEASED or not world.on["released_checked"])
     row = state.rows[what.job]
-    begun = Caller(IN_TRANSACTION, lock, state.line, row, _request_number(world, state), state.owner, decides)
+    begun = Caller(IN_TRANSACTION, lock, state.line, row, _request_number(world, state, number), state.owner, decides)
     label = ("caller", number, _name(what), "begins, line", state.line, row, "decides itself" if decides else "")
     out.append(Step(label, with_caller(state, number, begun)))
 

@@ -37,6 +37,7 @@ RULES = {
     "not_held_twice": Rule("5", "what is held is taken again"),
     "no_request_cursor": Rule("6", "requests below the largest number seen are passed over"),
     "consume_fenced": Rule("6", "wakes are consumed without a look at the owner"),
+    "consume_deletes_read": Rule("6", "all wakes of the shard are deleted, also one that came after the read"),
     "consume_lowers_low": Rule("6", "low stays where it is when a wake is consumed"),
     "consume_reads": Rule("6", "a wake is deleted and its rows are not read"),
     "consume_before_line": Rule("6", "a named row due at or after the line goes onto the wheel as well"),

@@ -48,7 +48,7 @@ INSERTS = {
     "lapse-doubt": _(insert((0, 0)), lapse=1, doubt=1, horizon=1),
 }
 CANCELS = {
-    "cancel": _(insert((0, 2)), cancel(0), crash=1),
+    "cancel": _(insert((0, 1)), cancel(0), crash=1, horizon=2),
     "cancel-user": _(user((0, 2)), cancel(0), horizon=2),
     "cancel-doubt": _(insert((0, 1)), cancel(0), doubt=1, horizon=2),
     "cancel-lapse": _(insert((0, 0)), cancel(0), lapse=1, horizon=1),
@@ -83,7 +83,7 @@ FULL = {
     "full-wake": _(insert((0, 1), (1, 0)), room=1, crash=1, horizon=2),
     "full-scan": _(insert((0, 2), (1, 1)), room=1, crash=1),
     "full-three": _(insert((0, 0), (1, 0), (2, 1)), room=1, crash=1, horizon=2),
-    "full-users": _(user((0, 0)), user((1, 0)), user((2, 1)), room=1, crash=1, horizon=1),
+    "full-users": _(user((0, 0)), user((1, 0)), user((2, 1)), room=1, horizon=1),
     "full-cancel": _(insert((0, 0), (1, 1)), cancel(1), room=1, crash=1, horizon=1),
     "full-move": _(insert((0, 0), (1, 1)), move(1, 0), room=1, crash=1, horizon=1),
     "full-later": _(insert((0, 1), (1, 0)), move(1, 2), room=1, horizon=2),
@@ -112,6 +112,8 @@ SCENARIOS: Mapping[str, Scenario] = {**INSERTS, **CANCELS, **MOVES, **RETRIES, *
 LARGE: Mapping[str, Scenario] = {
     "large-released-two": _(insert((0, 0)), cancel(0), move(0, 1), drain=1, horizon=1),
     "large-released-later": _(insert((0, 0)), move(0, 2), drain=1, crash=1, horizon=2),
+    "large-cancel": _(insert((0, 2)), cancel(0), crash=1),
+    "large-full-users": _(user((0, 0)), user((1, 0)), user((2, 1)), room=1, crash=1, horizon=1),
     "large-later": _(insert((0, 1)), move(0, 3), crash=1),
     "large-later-cancel": _(insert((0, 1)), move(0, 3), cancel(0)),
     "large-later-earlier": _(insert((0, 2)), move(0, 3), move(0, 1)),
@@ -155,6 +157,7 @@ CAUGHT_BY: Mapping[str, tuple[str, str]] = {
     "not_held_twice": ("priorities-three", "once"),
     "no_request_cursor": ("priorities-three", "never lost"),
     "consume_fenced": ("displaced-lapse", "never lost"),
+    "consume_deletes_read": ("priorities-three", "never lost"),
     "consume_lowers_low": ("retry-same", "findable"),
     "consume_reads": ("priorities-three", "never lost"),
     "consume_before_line": ("cancel-user", "respected"),

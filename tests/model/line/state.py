@@ -60,7 +60,7 @@ class Held(NamedTuple):
 
 class Wake(NamedTuple):
     named: tuple[tuple[int, int], ...]  # (job, due)
-    number: int = 0  # drawn when the transaction begins; matters only to a reader with a cursor
+    number: int = 0  # its id
 
 
 class Ask(NamedTuple):

@@ -101,7 +101,8 @@ class Consume(NamedTuple):
         low = state.low
         if world.on["consume_lowers_low"]:
             low = min(low, *(due for wake in self.wakes for _, due in wake.named))
-        return state._replace(wakes=state.wakes - self.wakes, low=low), None
+        kept = state.wakes - self.wakes if world.on["consume_deletes_read"] else frozenset[Wake]()
+        return state._replace(wakes=kept, low=low), None
 
     def remember(self, world: World, before: State, after: State, node: Node) -> Node:
         node = node._replace(seen=max(wake.number for wake in self.wakes))

@@ -26,6 +26,8 @@ class Cursor(Protocol):
 
     def fetchall(self) -> list[Any]: ...
 
+    def close(self) -> object: ...
+
 
 class Dialect(ABC):
     """The words one database has for what the statements need.

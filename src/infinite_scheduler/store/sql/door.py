@@ -153,7 +153,7 @@ def ask(
             continue
         record = found[0]
         if wish.change is Change.RETRY and record.status in (Status.PENDING, Status.DONE):
-            standing[wish.id] = Standing.GRANTED if wish.id in doubtful else Standing.NOTHING_TO_RETRY
+            standing[wish.id] = Standing.NOTHING_TO_RETRY
         elif record.status.final or record.job.due_ms >= shard.line_ms or (exclusive and shard.released):
             standing[wish.id] = change_row(tx, wish, record, shard)
         elif shard.released:
@@ -164,11 +164,14 @@ def ask(
             )
             standing[wish.id] = Standing.ASKED
     tx.insert_requests(requests)
+    decided = {wish.id: True for wish in wishes if standing[wish.id] is Standing.GRANTED}
+    if decided:
+        tx.write_verdicts(decided, wishes[0].now_ms)  # should the answer to this very transaction be lost
     return standing
 
 
 def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standing]:
-    """What owners have decided of these requests; the others are taken back."""
+    """What was decided of these wishes before; the requests of the others are taken back."""
     if not doubtful:
         return {}
     tx.delete_requests(doubtful)

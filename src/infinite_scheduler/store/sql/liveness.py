@@ -25,12 +25,16 @@ class LockFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def make(self) -> None:
+        """Make the folder unless it is there."""
+        self._folder.mkdir(exist_ok=True)
+
     def hold(self, nonce: str) -> None:
         """Hold the lock of this nonce until it is dropped or the process ends."""
         path = self._path(nonce)
         if path in _held:
             return
-        self._folder.mkdir(exist_ok=True)
+        self.make()
         unready = path.with_suffix(".new")
         handle = os.open(unready, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,6 +41,10 @@ class Rows(Statements):
         """A table was not there that should have been: look again at what there is."""
         self._catalog.forget()
 
+    def close(self) -> None:
+        """Let go of the connection: one whose cursor still has a statement would stay open."""
+        self._cursor.close()
+
     def _select(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
         self._cursor.execute(self._dialect.text(text), parameters)
         return self._cursor.fetchall()

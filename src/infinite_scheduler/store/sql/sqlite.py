@@ -4,21 +4,26 @@ import os
 import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote
 
-from infinite_scheduler.errors import ConfigError, StoreBroken, StoreUnavailable
+from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.schema import migrate
+from infinite_scheduler.store.sql.sqlite_checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions, Worker
+from infinite_scheduler.store.sql.sqlite_turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.upkeep import Keeper
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
 
 MEMORY: Final = ":memory:"
+LANE: Final = "lane"
 READER: Final = "reader"
 OLDEST: Final = (3, 35, 0)
 
@@ -28,6 +33,8 @@ timer of the event loop by up to 5 ms."""
 
 CACHED_STATEMENTS: Final = 512
 CACHE_KIB: Final = 32 * 1024
+LONGEST_LOG: Final = 100_000
+"""Pages (400 MB) after which a commit checkpoints all the same, should the checkpointer not get through."""
 
 
 class SqliteDatabase(Database):
@@ -44,16 +51,32 @@ class SqliteDatabase(Database):
         self._path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
         self._inline = inline
         self._process = os.urandom(8).hex()
-        self._locks = None if self._path == MEMORY else LockFolder(Path(f"{self._path}-nodes"))
+        folder = Path(f"{self._path}-nodes")
+        self._locks = None if self._path == MEMORY else LockFolder(folder)
+        self._turns = None if self._path == MEMORY or inline else Turns(folder / "turn")
         self._nonces: set[str] = set()
         self._open: dict[str, tuple[Worker | None, Transactions]] = {}
+        self._checkpointer: Checkpointer | None = None
 
     async def open(self) -> None:
         if not self._inline:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-        await self._connect("lane")
-        if not self._inline and self._path != MEMORY:
-            await self._connect(READER)
+        try:
+            await self._connect(LANE)
+            if not self._inline and self._path != MEMORY:
+                await self._connect(READER)
+                self._checkpoint_beside()
+        except BaseException:
+            await self.close()
+            raise
+
+    def _checkpoint_beside(self) -> None:
+        worker, transactions = self._open[LANE]
+        if worker is not None:
+            self._checkpointer = Checkpointer(
+                lambda: connect(self._path), partial(worker.post, transactions.checkpoint)
+            )
+            transactions.committed = self._checkpointer.committed
 
     async def _connect(self, name: str) -> None:
         if self._inline:
@@ -69,10 +92,13 @@ class SqliteDatabase(Database):
     def _transactions(self, name: str) -> Transactions:
         """Open a connection; the first one brings the schema up to date."""
         check_place(self._path)
+        if self._locks:
+            self._locks.make()
         connection = connect(self._path)
         dialect = SqliteDialect()
         cursor = connection.cursor()
-        transactions = Transactions(connection, UpkeepRows(cursor, dialect, self._process), self._path)
+        statements = UpkeepRows(cursor, dialect, self._process)
+        transactions = Transactions(connection, statements, self._path, self._turns if name == LANE else None)
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
             if name != READER:
@@ -83,15 +109,22 @@ class SqliteDatabase(Database):
         return transactions
 
     async def close(self) -> None:
-        await self._leave()
-        for name in list(self._open):
+        with suppress(SchedulerError):  # a database that does not answer: the locks go with the process
+            await self._leave()
+        for name in reversed(list(self._open)):
             worker, transactions = self._open.pop(name)
             if worker is None:
                 transactions.close()
             else:
-                await worker.do(transactions.close)
+                await worker.do(partial(self._disconnect, name, transactions))
                 worker.stop()
                 worker.join()
+
+    def _disconnect(self, name: str, transactions: Transactions) -> None:
+        if name == LANE and self._checkpointer:
+            self._checkpointer.close()
+            self._checkpointer = None
+        transactions.close()
 
     async def _leave(self) -> None:
         """Give up the locks of nodes that have left. One that still owns shards keeps its lock until the process ends.
@@ -104,7 +137,7 @@ class SqliteDatabase(Database):
                 self._locks.drop(nonce)
 
     def session(self, name: str) -> Session:
-        opened = self._open.get(name) or self._open.get("lane")
+        opened = self._open.get(name) or self._open.get(LANE)
         if opened is None:
             raise StoreUnavailable("the store is not open")
         worker, transactions = opened
@@ -137,6 +170,7 @@ _WRITING: Final = (
     "PRAGMA synchronous = FULL",
     f"PRAGMA cache_size = -{CACHE_KIB}",
     "PRAGMA temp_store = MEMORY",
+    f"PRAGMA wal_autocheckpoint = {LONGEST_LOG}",
 )
 _READING: Final = ("PRAGMA query_only = ON", "PRAGMA temp_store = MEMORY")
 

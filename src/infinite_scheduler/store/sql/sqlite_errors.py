@@ -52,6 +52,14 @@ def translated(error: sqlite3.Error, path: str) -> SchedulerError:
             return StoreBroken(f"the database {path} refused a statement ({error})")
 
 
+def too_busy(error: sqlite3.Error, path: str, waited_s: float) -> SchedulerError:
+    """The error when somebody stays in the way."""
+    return StoreUnavailable(
+        f"another process has held the write lock of the database {path} for {waited_s:.0f} s ({error}): look for a "
+        "long transaction, a backup or an open sqlite3 shell; fuser shows who has the file open"
+    )
+
+
 def in_doubt(error: sqlite3.Error, path: str) -> SchedulerError:
     """The error of a commit; a full disk is certain to have committed nothing, anything else is not known."""
     if code_of(error) == sqlite3.SQLITE_FULL:

@@ -1,18 +1,21 @@
 """Transactions on one SQLite connection, run by a thread of their own or in the caller's."""
 
 import asyncio
-import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.rows import RunAgain
-from infinite_scheduler.store.sql.sqlite_errors import in_doubt, is_busy, is_missing_table, translated
+from infinite_scheduler.store.sql.sqlite_checkpoint import checkpoint
+from infinite_scheduler.store.sql.sqlite_errors import in_doubt, is_busy, is_missing_table, too_busy, translated
+from infinite_scheduler.store.sql.sqlite_turns import pause
 from infinite_scheduler.store.sql.statements import Body, Session
 
 T = TypeVar("T")
@@ -27,29 +30,47 @@ TRIES: Final = 5
 class Transactions:
     """One connection: one transaction at a time, tried again while another process is in the way."""
 
-    def __init__(self, connection: sqlite3.Connection, statements: SqlStatements, path: str) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        statements: SqlStatements,
+        path: str,
+        turns: AbstractContextManager[None] | None = None,
+    ) -> None:
         self._connection = connection
         self._statements = statements
         self._path = path
+        self._turns = turns or nullcontext()
+        self.committed: Callable[[int], None] = lambda _rows: None
+        """Told how many rows each commit has changed."""
 
     def prepare(self, pragmas: Iterable[str]) -> None:
         """Set the connection up."""
         for pragma in pragmas:
-            self._insist(lambda text=pragma: self._connection.execute(text).fetchall())  # type: ignore[misc]
+            self._insist(partial(self._connection.execute, pragma))
 
     def write(self, body: Body[T]) -> T:
         """Run the body under the write lock, and commit."""
-        return self._insist(lambda: self._run("BEGIN IMMEDIATE", body))
+        before = self._connection.total_changes
+        result = self._insist(lambda: self._run(self._begin_write, body))
+        self.committed(self._connection.total_changes - before)
+        return result
 
     def read(self, body: Body[T]) -> T:
         """Run the body on one snapshot."""
-        return self._insist(lambda: self._run("BEGIN", body))
+        return self._insist(lambda: self._run(self._begin_read, body))
 
     def version(self) -> int:
         """A number that changes when another connection has committed."""
         return self._insist(lambda: int(self._connection.execute("PRAGMA data_version").fetchone()[0]))
 
+    def checkpoint(self) -> None:
+        """Bring the log to its end, so that the next commit can start it over."""
+        checkpoint(self._connection)
+
     def close(self) -> None:
+        """Disconnect."""
+        self._statements.close()
         self._connection.close()
 
     def _insist(self, step: Callable[[], T]) -> T:
@@ -61,18 +82,15 @@ class Transactions:
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise translated(error, self._path) from error
-                waited = time.monotonic() - began
-                if waited > PATIENCE_S:
-                    raise StoreUnavailable(
-                        f"another process has held the write lock of the database {self._path} for {waited:.0f} s: "
-                        "look for a long transaction, a backup or an open sqlite3 shell"
-                    ) from error
-            time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311 - short and uneven: so that no process is always too late
+                waited_s = time.monotonic() - began
+                if waited_s > PATIENCE_S:
+                    raise too_busy(error, self._path, waited_s) from error
+            pause()
 
-    def _run(self, begin: str, body: Body[T]) -> T:
+    def _run(self, begin: Callable[[], None], body: Body[T]) -> T:
         self._statements.start()
         for _ in range(TRIES):
-            self._connection.execute(begin)
+            begin()
             try:
                 self._statements.begin()
                 result = body(self._statements)
@@ -89,9 +107,14 @@ class Transactions:
             else:
                 self._commit()
                 return result
-        raise StoreBroken(
-            f"tables of the database {self._path} vanish while they are used: does another program drop them?"
-        )
+        raise StoreBroken(f"tables of the database {self._path} vanish while in use: does another program drop them?")
+
+    def _begin_read(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def _begin_write(self) -> None:
+        with self._turns:
+            self._insist(lambda: self._connection.execute("BEGIN IMMEDIATE"))
 
     def _commit(self) -> None:
         try:
@@ -156,6 +179,12 @@ class Worker:
                 raise StoreUnavailable("the store is closed")
             self._queue.put(work)
         return await future
+
+    def post(self, step: Callable[[], None]) -> None:
+        """Do this after everything that was asked before; nobody waits for it."""
+        with self._lock:
+            if not self._closed:
+                self._queue.put(step)
 
     def stop(self) -> None:
         """Finish what was asked before, then end."""

@@ -47,13 +47,13 @@ class Promises(ABC):
     async def bench(self) -> AsyncIterator["Bench"]:
         """A store with an app; whatever was opened is closed, and nothing may be left behind."""
         threads = set(threading.enumerate())
-        tasks = asyncio.all_tasks()
+        tasks = _others()
         bench = Bench(self.make_store)
         bench.store = await bench.process()
         await bench.store.register(APP, 1)
         yield bench
         await bench.close()
-        assert asyncio.all_tasks() == tasks, "a task was left behind"
+        assert _others() == tasks, "a task was left behind"
         assert set(threading.enumerate()) <= threads, "a thread was left behind"
 
 
@@ -123,24 +123,22 @@ class Bench:
         call = (store or self.store).change(change, accepted.key, **options)
         return asyncio.create_task(call)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        """Let tasks and threads work until a condition holds."""
-
-        async def watch() -> None:
-            while not condition():
-                await asyncio.sleep(0)
-
-        await asyncio.wait_for(watch(), PATIENCE_S)
-
-    async def passing(self, ms: int, wish: "Wish") -> None:
-        """Let time pass until the wish is decided, and no longer than this."""
+    async def passing(self, ms: int) -> None:
+        """Let time pass slowly, so that tasks and threads can follow."""
         for _ in range(ms):
-            if wish.done():
-                return
             self.clock.advance(1)
             for _ in range(20):
                 await asyncio.sleep(0)
-        await asyncio.wait([wish], timeout=PATIENCE_S)
+
+    async def verdict(self, wish: "Wish") -> Verdict:
+        """The verdict on a wish that is decided, or about to be given up."""
+
+        async def watch() -> Verdict:
+            while not wish.done():
+                await self.passing(1)
+            return await wish
+
+        return await asyncio.wait_for(watch(), PATIENCE_S)
 
 
 Wish = asyncio.Task[Verdict]
@@ -233,6 +231,11 @@ class Node:
         return Settlement(job=job, status=status, **{"started_ms": now, "finished_ms": now, **fields})
 
 
+def _others() -> set[asyncio.Task[Any]]:
+    """All tasks but this one."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
 @contextmanager
 def refused(kind: type[Exception], *words: str) -> Iterator[None]:
     """Whatever is done here raises this error, and its text has these words."""
@@ -247,6 +250,7 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 
 
 def keys(jobs: Sequence[Job | Accepted]) -> list[bytes]:
+    """The keys, in order."""
     return [job.key for job in jobs]
 
 

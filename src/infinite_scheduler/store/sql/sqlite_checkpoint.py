@@ -1,0 +1,72 @@
+"""Moves what was committed from SQLite's log into the database file, beside the lane."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Final
+
+FRAMES: Final = 4000
+"""So many pages (16 MB) are left in the log between two checkpoints: rare enough that their syncs are not felt."""
+
+LONG_LOG: Final = 4 * FRAMES
+"""A log of so many pages is brought to its end in the lane, or under steady load it would grow for ever."""
+
+LEAST: Final = 500
+MOST: Final = 50_000
+COMMIT: Final = 4
+"""A commit counts as so many changed rows: even a small one writes a few pages."""
+
+
+class Checkpointer:
+    """A thread with a connection of its own that checkpoints when enough was written.
+
+    SQLite would do it in whichever commit finds the log long, which holds that commit up for tens of milliseconds. A
+    log starts over only if all of it was moved before the next commit: under steady load `finish` does the last bit, in
+    the lane.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], finish: Callable[[], None]) -> None:
+        self._connect = connect
+        self._finish = finish
+        self._written = 0
+        self._enough = FRAMES
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="sqlite-checkpoint", daemon=True)
+        self._thread.start()
+
+    def committed(self, rows: int) -> None:
+        """The lane has committed a change of so many rows."""
+        self._written += rows + COMMIT
+        if self._written >= self._enough:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Stop, after the checkpoint that may be under way."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        connection = self._connect()
+        before = 0
+        while self._wake.wait() and not self._stopped:
+            self._wake.clear()
+            written, self._written = self._written, 0
+            frames = checkpoint(connection)
+            added = frames - before if frames > before else frames
+            if added > 0:  # how many rows fill a page differs a hundredfold: learn it
+                self._enough = min(MOST, max(LEAST, FRAMES * written // added))
+            before = frames
+            if frames >= LONG_LOG:
+                self._finish()
+        connection.close()
+
+
+def checkpoint(connection: sqlite3.Connection) -> int:
+    """Move what can be moved without waiting for anybody. Returns how many pages the log has, 0 if it is not known."""
+    try:
+        _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error:  # somebody else is at it, or the disk is ill: then the next commit will say so
+        return 0
+    return max(0, int(frames))

@@ -1,0 +1,50 @@
+"""Turns between processes that want SQLite's write lock: who waits for it is not overtaken."""
+
+import fcntl
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+COURTESY_S: Final = 0.1
+"""How long a process waits for its turn: one that was stopped while it had its own must not hold up the others."""
+
+
+class Turns:
+    """A lock on a file, held only while a process waits for the write lock.
+
+    SQLite gives its lock to whoever asks at the right moment. A process that writes all the time asks again at once;
+    others, who look from time to time, would find it free only by luck.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+
+    def __enter__(self) -> None:
+        # Opened anew each time: a handle that is kept would be shared with forked children, and with it the lock.
+        with suppress(OSError):  # without the file there are no turns, and no harm
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            began = time.monotonic()
+            while not _taken(self._handle) and time.monotonic() - began < COURTESY_S:
+                pause()
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def pause() -> None:
+    """Wait a moment: short, since transactions are; uneven, so that two who wait do not keep step."""
+    time.sleep(random.uniform(0.0001, 0.0005))  # noqa: S311 - nothing secret
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""Promises about accepting jobs."""
+
+from infinite_scheduler.errors import KeyConflict, StoreMismatch, UnknownApp
+from infinite_scheduler.model import DAY_MS, JobId, JobSpec, Priority, Status
+from infinite_scheduler.store.base import Query
+from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
+
+
+class Accepting(Promises):
+    """What `register` and `add` promise."""
+
+    async def test_a_job_is_durable_when_add_returns(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(60_000)
+        elsewhere = await bench.process()
+        record = await elsewhere.get(accepted.key)
+        assert record is not None
+        assert record.status is Status.PENDING
+        await bench.close()
+        after_a_restart = await bench.process()
+        assert await after_a_restart.get(accepted.key) == record
+
+    async def test_what_was_accepted_comes_back_as_it_was(self, bench: Bench) -> None:
+        spec = bench.spec(
+            60_000,
+            payload='{"to":"Åsa","n":[1,2.5,null,true,"\\u0000"]}'.encode(),
+            priority=Priority.LOW,
+            request_id="r-1",
+            job_name="a name",
+            group="a group",
+            tags=("red", 'with "quotes"', "ünïcödé"),
+            idempotency_key="k-1",
+        )
+        (accepted,) = await bench.store.add([spec])
+        record = await bench.record(accepted)
+        job = record.job
+        assert (job.app, job.due_ms, job.scheduled_ms, job.created_ms) == (
+            APP,
+            spec.scheduled_ms,
+            spec.scheduled_ms,
+            bench.now,
+        )
+        assert (job.payload, job.priority, job.attempt) == (spec.payload, Priority.LOW, 1)
+        assert (job.request_id, job.job_name, job.group, job.tags) == ("r-1", "a name", "a group", spec.tags)
+        assert record.idempotency_key == "k-1"
+        assert not record.attempts
+
+    async def test_ids_sort_by_due_and_name_their_shard(self, bench: Bench) -> None:
+        await bench.store.register("wide", 4)
+        accepted = [(await bench.add(delay, app="wide"))[0] for delay in (7000, 3000, 9000, 1000, 5000, 2000)]
+        by_id = sorted(accepted, key=lambda a: a.key)
+        assert [a.due_ms for a in by_id] == sorted(a.due_ms for a in accepted)
+        assert {JobId(a.key).shard for a in accepted} <= {0, 1, 2, 3}
+        assert all(JobId(a.key).due_ms == a.due_ms for a in accepted)
+        assert [(await bench.job(a)).shard for a in accepted] == [JobId(a.key).shard for a in accepted]
+
+    async def test_the_answers_come_in_the_order_of_the_jobs(self, bench: Bench) -> None:
+        delays = [5000, 1000, 3000, 1000, 9000]
+        accepted = await bench.add(*delays)
+        assert [a.due_ms - bench.now for a in accepted] == delays
+        assert len({a.key for a in accepted}) == len(delays)
+
+    async def test_a_past_moment_is_kept_under_now_and_shown_as_asked(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(-90_000)
+        job = await bench.job(accepted)
+        assert (accepted.due_ms, job.due_ms) == (bench.now, bench.now)
+        assert job.scheduled_ms == bench.now - 90_000
+
+    async def test_a_job_years_ahead_is_kept_too(self, bench: Bench) -> None:
+        far = await bench.add(36 * DAY_MS, 3000 * DAY_MS)
+        assert [(await bench.job(a)).due_ms for a in far] == [a.due_ms for a in far]
+        owner = await bench.owner()
+        found = await owner.scan(bench.now, bench.now + 4000 * DAY_MS)
+        assert [job.key for job in found] == [a.key for a in far]
+
+    async def test_a_large_batch_is_accepted_in_one_call(self, bench: Bench) -> None:
+        accepted = await bench.add(*range(2500))
+        owner = await bench.owner()
+        assert [job.key for job in await owner.scan()] == sorted(a.key for a in accepted)
+
+    async def test_of_a_batch_all_or_none_is_accepted(self, bench: Bench) -> None:
+        await bench.add(1000, idempotency_key="taken", digest=b"one")
+        conflict = [bench.spec(2000), bench.spec(1000, idempotency_key="taken", digest=b"two")]
+        with refused(KeyConflict):
+            await bench.store.add(conflict)
+        with refused(UnknownApp):
+            await bench.store.add([bench.spec(3000), bench.spec(3000, app="nobody")])
+        assert len((await bench.store.find(Query())).records) == 1
+
+    async def test_an_unknown_app_is_refused_naming_the_known_ones(self, bench: Bench) -> None:
+        await bench.store.register("sms")
+        with refused(UnknownApp, "'nobody'", "mail", "sms"):
+            await bench.add(1000, app="nobody")
+
+    async def test_an_app_that_another_process_registered_is_known(self, bench: Bench) -> None:
+        elsewhere = await bench.process()
+        await elsewhere.register("sms", 3)
+        assert await bench.add(1000, app="sms")
+
+    async def test_an_app_keeps_its_number_of_shards(self, bench: Bench) -> None:
+        first = await bench.store.register("wide", 4)
+        with refused(StoreMismatch, "'wide'", "4", "8"):
+            await bench.store.register("wide", 8)
+        elsewhere = await bench.process()
+        assert await elsewhere.register("wide") == first
+        assert await elsewhere.register("wide", 4) == first
+
+    async def test_closing_twice_is_like_closing_once(self, bench: Bench) -> None:
+        await bench.store.close()
+        await bench.store.close()
+
+    # Idempotency keys
+
+    def _keyed(self, bench: Bench, key: str = "k", digest: bytes = b"same", in_ms: int = 60_000) -> JobSpec:
+        return bench.spec(in_ms, idempotency_key=key, digest=digest)
+
+    async def test_a_key_twice_in_one_batch_makes_one_job(self, bench: Bench) -> None:
+        first, other, again = await bench.store.add(
+            [self._keyed(bench), self._keyed(bench, "other"), self._keyed(bench)]
+        )
+        assert (again.key, again.repeated, first.repeated) == (first.key, True, False)
+        assert other.key != first.key
+        assert len((await bench.store.find(Query())).records) == 2
+
+    async def test_a_key_in_a_later_call_answers_with_the_first_job(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        new, again = await bench.store.add([self._keyed(bench, "new"), self._keyed(bench)])
+        assert (again.key, again.due_ms, again.repeated) == (first.key, first.due_ms, True)
+        assert not new.repeated
+        assert len((await bench.store.find(Query())).records) == 2
+
+    async def test_a_key_at_another_process_answers_with_the_first_job(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        elsewhere = await bench.process()
+        (again,) = await elsewhere.add([self._keyed(bench)])
+        assert (again.key, again.repeated) == (first.key, True)
+
+    async def test_a_key_answers_with_the_first_job_when_that_is_settled(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        owner = await bench.owner()
+        await owner.settle(owner.ended(await bench.job(first)))
+        (again,) = await bench.store.add([self._keyed(bench)])
+        assert (again.key, again.repeated) == (first.key, True)
+
+    async def test_a_key_with_another_content_is_refused(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        with refused(KeyConflict, "'k'", first.id):
+            await bench.store.add([self._keyed(bench, digest=b"other")])
+        with refused(KeyConflict, "'in one batch'"):
+            await bench.store.add([self._keyed(bench, "in one batch"), self._keyed(bench, "in one batch", b"other")])
+        assert len((await bench.store.find(Query())).records) == 1
+
+    async def test_keys_of_different_apps_do_not_meet(self, bench: Bench) -> None:
+        await bench.store.register("sms", 1)
+        here, there = await bench.store.add(
+            [
+                self._keyed(bench),
+                bench.spec(60_000, app="sms", idempotency_key="k", digest=b"other"),
+            ]
+        )
+        assert (here.repeated, there.repeated) == (False, False)
+
+    async def test_a_key_is_kept_for_a_day(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        node = await bench.node()
+        bench.clock.advance(DAY_MS - 1000)
+        await node.ownership.maintain()
+        (again,) = await bench.store.add([self._keyed(bench)])
+        assert again.key == first.key
+
+    async def test_a_key_can_be_used_again_after_a_day_and_maintenance(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        node = await bench.node()
+        bench.clock.advance(DAY_MS + 1000)
+        await node.ownership.maintain()
+        (new,) = await bench.store.add([self._keyed(bench)])
+        assert (new.repeated, new.key == first.key) == (False, False)

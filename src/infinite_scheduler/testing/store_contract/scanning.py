@@ -1,0 +1,142 @@
+"""Promises about reading pending jobs ahead."""
+
+from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, Priority, Shard, Status
+from infinite_scheduler.testing.store_contract.bench import Bench, Node, Promises, keys
+
+
+class Scanning(Promises):
+    """What `scan` finds: each pending job of its range once, in order, where it is due."""
+
+    async def test_a_scan_reads_jobs_in_the_order_of_their_moments(self, bench: Bench) -> None:
+        accepted = await bench.add(5000, 1000, 9000, 3000)
+        owner = await bench.owner()
+        jobs = await owner.scan()
+        assert keys(jobs) == sorted(keys(accepted))
+        assert jobs == [await bench.job(a) for a in sorted(accepted, key=lambda a: a.key)]
+
+    async def test_a_scan_reads_its_range_with_the_start_and_without_the_end(self, bench: Bench) -> None:
+        _, second, third, _ = await bench.add(1000, 2000, 2999, 3000)
+        owner = await bench.owner()
+        found = await owner.scan(bench.now + 2000, bench.now + 3000)
+        assert keys(found) == [second.key, third.key]
+
+    async def test_a_range_over_several_days_is_read_as_one(self, bench: Bench) -> None:
+        accepted = await bench.add(*(day * DAY_MS for day in (3, 0, 40, 1, 2, 36)))
+        owner = await bench.owner()
+        assert keys(await owner.scan(limit=2)) == sorted(keys(accepted))
+
+    async def test_pages_follow_each_other_and_bring_each_job_once(self, bench: Bench) -> None:
+        accepted = await bench.add(*[1000] * 25, *range(2000, 2030))
+        owner = await bench.owner()
+        pages = await owner.pages(limit=10)
+        assert [job.key for page in pages for job in page] == sorted(keys(accepted))
+        assert all(len(page) <= 20 for page in pages), "ten rows and ten entries at most"
+        assert len(pages) >= 6
+
+    async def test_pages_of_rows_and_moved_jobs_bring_each_once(self, bench: Bench) -> None:
+        accepted = await bench.add(*range(1000, 1040))
+        for a in accepted[::3]:
+            await self._move(bench, a, 1000 + (a.due_ms * 7) % 60)
+        owner = await bench.owner()
+        for limit in (1, 2, 7, 100):
+            jobs = await owner.scan(limit=limit)
+            assert sorted(keys(jobs)) == sorted(keys(accepted))
+            assert jobs == sorted(jobs, key=lambda job: job.position)
+
+    async def test_many_jobs_moved_to_one_moment_are_all_read(self, bench: Bench) -> None:
+        accepted = await bench.add(*range(1000, 1030))
+        for a in accepted:
+            await self._move(bench, a, 5000)
+        owner = await bench.owner()
+        assert sorted(keys(await owner.scan(limit=4))) == sorted(keys(accepted))
+
+    async def test_a_scan_of_one_priority_reads_no_other(self, bench: Bench) -> None:
+        by_priority = {p: (await bench.add(1000, 2000, priority=p)) for p in Priority}
+        moved = by_priority[Priority.HIGH][0]
+        await self._move(bench, moved, 1500)
+        owner = await bench.owner()
+        for priority, accepted in by_priority.items():
+            found = await owner.scan(priority=priority)
+            assert sorted(keys(found)) == sorted(keys(accepted))
+
+    async def test_a_scan_reads_its_shards_only(self, bench: Bench) -> None:
+        await bench.store.register("wide", 4)
+        accepted = [(await bench.add(1000 + i, app="wide"))[0] for i in range(12)]
+        for a in accepted[::3]:
+            await self._move(bench, a, 5000)
+        node = await bench.node(apps=("wide",))
+        await node.take(*(Shard("wide", n) for n in range(4)))
+        found: list[Job] = []
+        for shards in ({0}, {1, 3}, {2}):
+            some = await node.scan(app="wide", shards=frozenset(shards))
+            assert {job.shard for job in some} <= shards
+            found += some
+        assert sorted(keys(found)) == sorted(keys(accepted))
+
+    async def test_a_scan_reads_its_app_only(self, bench: Bench) -> None:
+        await bench.store.register("sms", 1)
+        (mine,) = await bench.add(1000)
+        (other,) = await bench.add(1000, app="sms")
+        owner = await bench.owner()
+        assert keys(await owner.scan()) == [mine.key]
+        assert keys(await owner.scan(app="sms")) == [other.key]
+
+    async def test_a_moved_job_is_read_at_its_new_moment_only(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(1000)
+        await self._move(bench, accepted, 5000)
+        owner = await bench.owner()
+        assert not await owner.scan(bench.now, bench.now + 5000)
+        (job,) = await owner.scan(bench.now + 5000)
+        assert (job.key, job.due_ms) == (accepted.key, bench.now + 5000)
+
+    async def test_a_job_moved_twice_is_read_once(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(1000)
+        await self._move(bench, accepted, 5000)
+        await self._move(bench, accepted, 9000)
+        owner = await bench.owner()
+        (job,) = await owner.scan()
+        assert job.due_ms == bench.now + 9000
+
+    async def test_a_job_moved_away_and_back_is_read_once(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(1000)
+        for delay in (5000, 1000, 5000, 1000):
+            await self._move(bench, accepted, delay)
+        owner = await bench.owner()
+        (job,) = await owner.scan()
+        assert job.due_ms == accepted.due_ms
+
+    async def test_a_job_moved_to_another_day_is_read_there(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(1000)
+        await self._move(bench, accepted, 50 * DAY_MS)
+        owner = await bench.owner()
+        assert not await owner.scan(None, bench.now + 49 * DAY_MS)
+        assert keys(await owner.scan(bench.now + 50 * DAY_MS, bench.now + 51 * DAY_MS)) == [accepted.key]
+
+    async def test_what_is_settled_is_never_read_again(self, bench: Bench) -> None:
+        accepted = await bench.add(1000, 2000, 3000, 4000, 5000)
+        for a in accepted[1:3]:
+            await self._move(bench, a, 6000)
+        owner = await bench.owner()
+        done, failed, expired, cancelled, left = [await bench.job(a) for a in accepted]
+        await owner.settle(
+            owner.ended(done),
+            owner.ended(failed, Status.FAILED, error="no"),
+            owner.ended(expired, Status.EXPIRED, error="late"),
+        )
+        await bench.store.change(Change.CANCEL, cancelled.key)
+        assert keys(await owner.scan()) == [left.key]
+
+    async def test_a_range_of_settled_jobs_is_passed_in_pages(self, bench: Bench) -> None:
+        await bench.add(*range(1000, 1500))
+        (last,) = await bench.add(9000)
+        owner = await bench.owner()
+        await self._finish(owner, await owner.scan(None, bench.now + 9000))
+        pages = await owner.pages(limit=5)
+        assert [job.key for page in pages for job in page] == [last.key]
+
+    async def _finish(self, owner: Node, jobs: list[Job]) -> None:
+        await owner.settle(*(owner.ended(job) for job in jobs))
+
+    async def _move(self, bench: Bench, accepted: Accepted, in_ms: int) -> None:
+        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + in_ms)
+        assert verdict.granted

@@ -1,0 +1,138 @@
+"""Promises about recording how deliveries ended."""
+
+import pytest
+
+from infinite_scheduler.model import Attempt, Job, Status
+from infinite_scheduler.store.base import Running
+from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Node, Promises, counts, keys
+
+
+class Settling(Promises):
+    """What `settle` promises."""
+
+    async def _handed_over(self, bench: Bench, *in_ms: int) -> tuple[Node, list[Job]]:
+        await bench.add(*in_ms)
+        owner = await bench.owner(line_in_ms=30_000)
+        return owner, await owner.scan()
+
+    async def test_a_done_job_is_done_for_everybody(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        bench.clock.advance(40)
+        settled = await owner.settle(owner.ended(job))
+        assert not settled.lost | settled.missed
+        record = await (await bench.process()).get(job.key)
+        assert record is not None
+        assert (record.status, record.finished_ms, record.error) == (Status.DONE, bench.now, None)
+        assert record.job == job
+
+    @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED])
+    async def test_a_job_that_ended_without_success_says_why(self, bench: Bench, status: Status) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        started = bench.now
+        bench.clock.advance(40)
+        await owner.settle(owner.ended(job, status, started_ms=started, error="no route to Rome"))
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert (record.status, record.finished_ms, record.error) == (status, bench.now, "no route to Rome")
+        assert record.attempts == (
+            Attempt(attempt=1, started_ms=started, finished_ms=bench.now, node="n1", error="no route to Rome"),
+        )
+
+    async def test_a_retry_raises_the_attempt_and_moves_the_job(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        again_ms = bench.now + 5000
+        settled = await owner.settle(owner.ended(job, Status.PENDING, due_ms=again_ms, error="busy"))
+        assert not settled.lost | settled.missed
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert (record.status, record.job.attempt, record.job.due_ms) == (Status.PENDING, 2, again_ms)
+        assert (record.job.scheduled_ms, record.finished_ms) == (job.scheduled_ms, None)
+        assert [(a.attempt, a.error) for a in record.attempts] == [(1, "busy")]
+
+    async def test_a_retry_leaves_an_entry_by_which_the_job_is_found(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await owner.settle(owner.ended(job, Status.PENDING, due_ms=bench.now + 5000, error="busy"))
+        assert not await owner.scan(None, bench.now + 5000)
+        (again,) = await owner.scan(bench.now + 5000)
+        assert (again.key, again.due_ms, again.attempt) == (job.key, bench.now + 5000, 2)
+
+    async def test_a_job_may_be_tried_again_at_the_same_moment(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        for attempt in (2, 3, 4):
+            await owner.settle(owner.ended(job, Status.PENDING, due_ms=job.due_ms, error="busy"))
+            (job,) = await owner.scan()
+            assert job.attempt == attempt
+
+    async def test_every_failed_attempt_is_kept(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        for attempt in (1, 2):
+            due_ms = bench.now + 1000 * attempt
+            await owner.settle(owner.ended(job, Status.PENDING, due_ms=due_ms, error=f"error {attempt}"))
+            bench.clock.advance(1000 * attempt)
+            (job,) = await owner.scan()
+        await owner.settle(owner.ended(job, Status.FAILED, error="error 3"))
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert [(a.attempt, a.error) for a in record.attempts] == [(1, "error 1"), (2, "error 2"), (3, "error 3")]
+
+    async def test_a_retry_before_low_lowers_low(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await owner.advance(bench.now + 30_000, bench.now + 20_000)
+        settled = await owner.settle(owner.ended(job, Status.PENDING, due_ms=bench.now + 5000, error="busy"))
+        assert dict(settled.low_ms) == {SHARD: bench.now + 5000}
+        assert (await bench.shard()).low_ms == bench.now + 5000
+
+    async def test_a_retry_after_low_leaves_low_alone(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        before = (await bench.shard()).low_ms
+        settled = await owner.settle(owner.ended(job, Status.PENDING, due_ms=bench.now + 5000, error="busy"))
+        assert not settled.low_ms
+        assert (await bench.shard()).low_ms == before
+
+    async def test_an_outcome_of_another_attempt_changes_nothing_and_is_told(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        again = owner.ended(job, Status.PENDING, due_ms=bench.now + 5000, error="busy")
+        await owner.settle(again)
+        before = await bench.store.get(job.key)
+        settled = await owner.settle(owner.ended(job))
+        assert settled.missed == {SHARD}
+        assert await bench.store.get(job.key) == before
+
+    async def test_an_outcome_of_a_settled_job_changes_nothing_and_is_told(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await owner.settle(owner.ended(job))
+        settled = await owner.settle(owner.ended(job, Status.FAILED, error="no"))
+        assert settled.missed == {SHARD}
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert (record.status, record.attempts) == (Status.DONE, ())
+
+    async def test_many_outcomes_are_recorded_in_one_call(self, bench: Bench) -> None:
+        owner, jobs = await self._handed_over(bench, *range(1500))
+        await owner.settle(*(owner.ended(job) for job in jobs[:1000]))
+        assert keys(await owner.scan()) == keys(jobs[1000:])
+
+    async def test_a_delivery_that_runs_for_long_is_shown(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        started = bench.now
+        bench.clock.advance(3000)
+        await owner.settle(running=[Running(job=job, started_ms=started)])
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert record.status is Status.PENDING
+        assert record.attempts == (Attempt(attempt=1, started_ms=started, node="n1"),)
+        await owner.settle(owner.ended(job, Status.FAILED, started_ms=started, error="no"))
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert [(a.finished_ms, a.error) for a in record.attempts] == [(bench.now, "no")]
+
+    async def test_outcomes_are_counted(self, bench: Bench) -> None:
+        owner, (one, two, three, four) = await self._handed_over(bench, 0, 0, 0, 0)
+        await owner.settle(
+            owner.ended(one),
+            owner.ended(two, Status.FAILED, error="no"),
+            owner.ended(three, Status.EXPIRED, error="late"),
+            owner.ended(four, Status.PENDING, due_ms=bench.now + 1, error="busy"),
+        )
+        found = counts((await bench.store.survey()).counts)
+        assert found == {"accepted": 4, "done": 1, "failed": 1, "expired": 1, "retried": 1}

@@ -1,0 +1,104 @@
+"""Promises about requests that make an owner look."""
+
+from infinite_scheduler.model import Change, Priority, Shard
+from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
+
+
+class Waking(Promises):
+    """What an insert before the line leaves, and what answering it does."""
+
+    async def test_an_insert_before_the_line_leaves_a_request_that_names_it(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        early = await bench.add(1000, 2000)
+        (request,) = await owner.requests()
+        assert (request.shard, request.change) == (SHARD, None)
+        assert sorted(request.keys) == sorted(keys(early))
+
+    async def test_an_insert_after_the_line_leaves_no_request(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await bench.add(30_000, 60_000)
+        assert not await owner.requests()
+
+    async def test_a_batch_leaves_a_request_for_its_early_jobs_only(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        early, _ = await bench.add(29_999, 30_000)
+        (request,) = await owner.requests()
+        assert request.keys == (early.key,)
+
+    async def test_an_insert_from_another_process_is_seen_by_the_owner(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        assert not await owner.requests()
+        elsewhere = await bench.process()
+        await elsewhere.add([bench.spec(1000)])
+        assert await owner.ownership.requests([SHARD], poked=False), "without a poke, too"
+
+    async def test_an_insert_before_the_line_pokes_the_nodes_of_its_process(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await bench.add(60_000)
+        assert not owner.pokes
+        await bench.add(1000)
+        assert owner.pokes == [SHARD]
+
+    async def test_reading_requests_changes_nothing(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await bench.add(1000)
+        assert await owner.requests() == await owner.requests()
+
+    async def test_requests_for_other_shards_are_not_read(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await bench.add(1000)
+        assert not await owner.requests(Shard("mail", 9))
+
+    async def test_a_wake_brings_the_jobs_it_names_and_is_consumed(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000, priority=Priority.HIGH)
+        answers = await owner.answer(await owner.requests())
+        assert list(answers.woken) == [await bench.job(accepted)]
+        assert not answers.lost
+        assert not await owner.requests()
+
+    async def test_a_wake_is_consumed_once(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await bench.add(1000)
+        requests = await owner.requests()
+        await owner.answer(requests)
+        assert not (await owner.answer(requests)).woken
+
+    async def test_a_wake_lowers_low_to_what_it_names(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await owner.advance(bench.now + 30_000, bench.now + 20_000)
+        (accepted,) = await bench.add(1000)
+        answers = await owner.answer(await owner.requests())
+        assert answers.low_ms[SHARD] == accepted.due_ms
+        assert (await bench.shard()).low_ms == accepted.due_ms
+
+    async def test_a_wake_never_raises_low(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await owner.advance(bench.now + 30_000, bench.now - 7)
+        await bench.add(1000)
+        await owner.answer(await owner.requests())
+        assert (await bench.shard()).low_ms == bench.now - 7
+
+    async def test_a_job_that_is_settled_by_then_is_not_woken(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        await owner.settle(owner.ended(await bench.job(accepted)))
+        assert not (await owner.answer(await owner.requests())).woken
+
+    async def test_a_job_that_is_due_after_the_line_by_then_is_left_to_the_scan(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        wake = await owner.requests()
+        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 60_000)
+        await owner.answer(await owner.asked(Change.RESCHEDULE))
+        assert (await wish).granted
+        assert not (await owner.answer(wake)).woken
+        assert keys(await owner.scan(bench.now + 30_000)) == [accepted.key]
+
+    async def test_the_next_owner_finds_the_requests_of_the_last_one(self, bench: Bench) -> None:
+        former = await bench.owner("n1", line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        assert await former.requests()
+        successor = await bench.owner("n2")
+        answers = await successor.answer(await successor.requests())
+        assert keys(answers.woken) == [accepted.key]

@@ -1,0 +1,93 @@
+"""The product as users get it: the wheel, built from this source and installed in an environment of its own."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+WHEELS = ROOT / ".cache" / "wheels"
+PLACES = ROOT / ".cache" / "acceptance"
+
+KEPT_S = 24 * 3600
+"""An environment that nobody has used for a day is removed."""
+
+
+class Installation(NamedTuple):
+    """An environment that has the wheel and what it needs, nothing else."""
+
+    folder: Path
+
+    @property
+    def command(self) -> str:
+        return str(self.folder / "bin" / "infinite-scheduler")
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+
+def install() -> Installation:
+    """Build the wheel and install it offline; the same wheel is installed once, whoever asks."""
+    PLACES.mkdir(parents=True, exist_ok=True)
+    with _alone(), tempfile.TemporaryDirectory(dir=PLACES, prefix="build-") as build:
+        _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", build, str(ROOT))
+        (wheel,) = Path(build).glob("*.whl")
+        folder = PLACES / _name(wheel)
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _make(folder, wheel)
+        (folder / "complete").touch()
+        _remove_old(folder)
+    return Installation(folder)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process at a time: several workers of one test run, or several runs, may ask at once."""
+    with (PLACES / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _name(wheel: Path) -> str:
+    """The same for the same content, on the same Python, with the same packages around it."""
+    digest = hashlib.sha256(wheel.read_bytes())
+    digest.update((ROOT / "requirements.lock").read_bytes())
+    digest.update(f"{sys.version} {sys.prefix}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _make(folder: Path, wheel: Path) -> None:
+    _run(sys.executable, "-m", "venv", str(folder))
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    _run(*pip, "--no-index", "--find-links", str(WHEELS), str(wheel))
+
+
+def _remove_old(current: Path) -> None:
+    for folder in PLACES.iterdir():
+        if not folder.is_dir() or folder == current or folder.name.startswith("build-"):
+            continue
+        stamp = folder / "complete"
+        if not stamp.exists() or time.time() - stamp.stat().st_mtime > KEPT_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=clean_environment())
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without anything that would lead Python or the scheduler elsewhere."""
+    leading = ("PYTHON", "INFINITE_SCHEDULER_", "PIP_", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(leading)}

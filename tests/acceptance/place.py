@@ -1,0 +1,226 @@
+"""One test's folder: configuration, handlers, database, evidence, and the processes that work there."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.checker import Blow, Evidence, HandOver, read_log
+from tests.acceptance.installation import Installation, clean_environment
+
+HANDLERS = Path(__file__).with_name("handlers.py")
+SCRIPTS = Path(__file__).parent
+
+PATIENCE_S = 60
+"""How long anything may take before the test gives up: the machine may be busy."""
+
+SOAK = os.environ.get("INFINITE_SCHEDULER_SOAK") == "1"
+
+
+def now_ms() -> int:
+    """The wall clock, as the handlers read it."""
+    return time.time_ns() // 1_000_000
+
+
+def until(done: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> None:
+    """Wait for something that other processes bring about."""
+    deadline = time.monotonic() + within_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+class Node:
+    """A process that runs `serve`."""
+
+    def __init__(self, command: Sequence[str], folder: Path, name: str) -> None:
+        self._out = folder / f"{name}.out"
+        self._err = folder / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=clean_environment()
+            )
+        self.name = name
+        self.pid = self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def started(self) -> bool:
+        return '"started"' in self._out.read_text()
+
+    @property
+    def node_id(self) -> str:
+        """Its name in the store."""
+        return str(json.loads(self._out.read_text().splitlines()[0])["node"])
+
+    def ready(self) -> "Node":
+        """Wait until it says that it runs."""
+        until(lambda: self.started or not self.alive, f"start of {self.name}")
+        assert self.started, f"{self.name} ended with {self.process.returncode}: {self.stderr}"
+        return self
+
+    def kill(self) -> Blow:
+        """Let it die without any chance to do something about it."""
+        blow = Blow(self.pid, now_ms())
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        return blow
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        until(lambda: _state(self.pid) == "T", f"{self.name} frozen")
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def ask_to_stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self, within_s: float = PATIENCE_S) -> int:
+        """Ask it to stop, and wait for the exit code."""
+        self.ask_to_stop()
+        return self.exit_code(within_s)
+
+    def exit_code(self, within_s: float = PATIENCE_S) -> int:
+        return self.process.wait(within_s)
+
+    def end(self) -> None:
+        """Whatever it does, it is over."""
+        if self.alive:
+            self.thaw()
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+
+def _state(pid: int) -> str:
+    """The letter by which the kernel says what a process does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+class Place:
+    """A folder where nodes and commands of one test work on one database."""
+
+    app = "work"
+
+    def __init__(self, folder: Path, installation: Installation) -> None:
+        self.folder = folder
+        self.installation = installation
+        self.database = folder / "jobs.db"
+        self.config = folder / "scheduler.toml"
+        self.log = folder / "handed_over.log"
+        self.nodes: list[Node] = []
+        shutil.copy(HANDLERS, folder / "handlers.py")
+
+    # Set-up
+
+    def configure(self, function: str = "record", *, node: str = "", app: str = "", more: str = "") -> None:
+        """Write the configuration: one app, with further lines for [node], [apps.work] and the end."""
+        self.config.write_text(
+            f'[store]\nurl = "sqlite:///{self.database}"\n[node]\n{node}\n'
+            f'[apps.{self.app}]\nfunction = "handlers:{function}"\n{app}\n{more}\n'
+        )
+
+    # Processes
+
+    def node(self) -> Node:
+        """Start a node."""
+        command = [self.installation.command, "serve", "--config", str(self.config), "--json"]
+        node = Node(command, self.folder, f"node-{len(self.nodes) + 1}")
+        self.nodes.append(node)
+        return node
+
+    def run(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [self.installation.command, *arguments, "--config", str(self.config)],
+            cwd=self.folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            env=clean_environment(),
+        )
+        assert code is None or done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def script(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start one of the scripts beside this file, with the installed product."""
+        return subprocess.Popen(
+            [self.installation.python, str(SCRIPTS / name), *arguments],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+
+    def end(self) -> None:
+        """End every node that still runs."""
+        for node in self.nodes:
+            node.end()
+
+    # Work
+
+    def schedule(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """Schedule the jobs; the ids that were answered, and their moments."""
+        file = self.folder / f"jobs-{now_ms()}.ndjson"
+        file.write_text("".join(f"{json.dumps(job)}\n" for job in jobs))
+        lines = self.run("schedule", self.app, "--from", str(file), "--json").stdout.splitlines()
+        return {answer["id"]: answer["due_ms"] for answer in map(json.loads, lines)}
+
+    # Evidence
+
+    def handed_over(self) -> list[HandOver]:
+        return read_log(self.log)
+
+    def evidence(
+        self, promised: Mapping[str, int], blows: Sequence[Blow] = (), cancels: Mapping[str, bool] | None = None
+    ) -> Evidence:
+        return Evidence(promised, self.handed_over(), blows, cancels or {})
+
+    def rows(self) -> dict[str, tuple[str, str | None]]:
+        """Status and error of every job in the database, read without the scheduler."""
+        with closing(self.connect()) as database:
+            like = f"{self.app}_scheduled_jobs_%"
+            tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE ?", (like,))
+            found = {}
+            for (table,) in tables.fetchall():
+                for job, status, error in database.execute(f"SELECT job_id, status, error FROM {table}"):
+                    found[job] = (status, error)
+            return found
+
+    def statuses(self) -> Counter[str]:
+        """How many jobs have which status."""
+        return Counter(status for status, _ in self.rows().values())
+
+    def settled(self, within_s: float = PATIENCE_S) -> None:
+        """Wait until no job is pending."""
+        until(lambda: not self.statuses()["pending"], "all jobs settled", within_s)
+
+    def owners(self) -> Counter[str]:
+        """How many shards each node owns, by its id; "" for nobody."""
+        query = (
+            "SELECT coalesce(n.node_id, s.owner_nonce), count(*) FROM scheduler_shards s "
+            "LEFT JOIN scheduler_nodes n ON n.nonce = s.owner_nonce WHERE s.app = ? GROUP BY 1"
+        )
+        with closing(self.connect()) as database:
+            return Counter(dict(database.execute(query, (self.app,)).fetchall()))
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.database, timeout=PATIENCE_S, isolation_level=None)

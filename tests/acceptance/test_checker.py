@@ -1,0 +1,115 @@
+"""The judge itself, shown evidence made by hand: it must find what is there, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import handlers
+from tests.acceptance.checker import Blow, Evidence, HandOver, Verdict, judge, read_log
+
+CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[])
+
+
+def handed(job: str = "a", wall_ms: int = 5000, *, attempt: int = 1, due_ms: int = 5000, pid: int = 1) -> HandOver:
+    return HandOver(job, attempt, due_ms, wall_ms, pid)
+
+
+def test_jobs_that_fire_once_at_their_moment_are_clean() -> None:
+    verdict = judge(Evidence({"a": 5000, "b": 6000}, [handed("a"), handed("b", 6003, due_ms=6000)]))
+    assert verdict == CLEAN
+    assert not verdict.faults
+
+
+def test_a_job_that_never_fired_is_lost() -> None:
+    assert judge(Evidence({"a": 5000, "b": 6000}, [handed("a")])).faults == {"lost": ["b"]}
+
+
+def test_a_hand_over_one_millisecond_before_the_moment_is_early() -> None:
+    early = handed(wall_ms=4999)
+    assert judge(Evidence({"a": 5000}, [early])).faults == {"early": [early]}
+
+
+def test_a_moment_that_the_handler_was_told_does_not_excuse_firing_before_the_promised_one() -> None:
+    early = handed(wall_ms=4000, due_ms=4000)
+    assert judge(Evidence({"a": 5000}, [early])).faults == {"early": [early]}
+
+
+def test_a_retry_is_due_when_the_handler_was_told() -> None:
+    again, early = handed(attempt=2, due_ms=7000, wall_ms=7000), handed(attempt=3, due_ms=9000, wall_ms=8999)
+    assert judge(Evidence({"a": 5000}, [handed(), again, early])).faults == {"early": [early]}
+
+
+def test_a_second_attempt_is_no_repeat() -> None:
+    assert judge(Evidence({"a": 5000}, [handed(), handed(attempt=2, due_ms=6000, wall_ms=6000)])) == CLEAN
+
+
+def test_a_repeat_without_a_blow_is_unexplained() -> None:
+    again = handed(wall_ms=5001)
+    assert judge(Evidence({"a": 5000}, [handed(), again])).faults == {"unexplained": [again]}
+
+
+@pytest.mark.parametrize(("killed_ms", "explained"), [(5000, True), (6000, True), (6001, False)])
+def test_what_was_handed_over_at_most_a_second_before_a_kill_of_its_process_may_come_again(
+    killed_ms: int, explained: bool
+) -> None:
+    again = handed(wall_ms=8000, pid=2)
+    verdict = judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, killed_ms)]))
+    assert verdict == CLEAN._replace(**{"explained" if explained else "unexplained": [again]})
+
+
+def test_the_kill_of_another_process_explains_nothing() -> None:
+    again = handed(wall_ms=5100, pid=2)
+    assert judge(Evidence({"a": 5000}, [handed(), again], [Blow(2, 5200)])).faults == {"unexplained": [again]}
+
+
+def test_every_repeat_needs_an_explanation_of_its_own() -> None:
+    second, third = handed(wall_ms=6000, pid=2), handed(wall_ms=9000, pid=3)
+    verdict = judge(Evidence({"a": 5000}, [handed(), second, third], [Blow(1, 5001)]))
+    assert verdict.explained == [second]
+    assert verdict.faults == {"unexplained": [third]}
+
+
+def test_what_was_in_flight_when_its_process_was_frozen_may_be_handed_over_by_another() -> None:
+    again = handed(wall_ms=9000, pid=2)
+    assert judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, 5500, 20_000)])) == CLEAN._replace(explained=[again])
+
+
+@pytest.mark.parametrize(("wall_ms", "explained"), [(20_000, True), (21_000, True), (21_001, False), (6000, False)])
+def test_a_process_that_wakes_up_may_only_finish_what_it_had_begun(wall_ms: int, explained: bool) -> None:
+    stale = handed(wall_ms=wall_ms, pid=1)
+    verdict = judge(Evidence({"a": 5000}, [handed(pid=2), stale], [Blow(1, 4000, 20_000)]))
+    assert verdict == CLEAN._replace(**{"explained" if explained else "unexplained": [stale]})
+
+
+def test_a_job_whose_cancel_was_acknowledged_must_not_fire() -> None:
+    fired = handed()
+    assert judge(Evidence({"a": 5000, "b": 1}, [fired], cancels={"a": True, "b": True})).faults == {"undead": [fired]}
+
+
+def test_a_job_whose_cancel_came_too_late_must_fire() -> None:
+    assert judge(Evidence({"a": 5000}, [], cancels={"a": False})).faults == {"lost": ["a"]}
+    assert judge(Evidence({"a": 5000}, [handed()], cancels={"a": False})) == CLEAN
+
+
+def test_a_job_that_nobody_was_promised_is_reported() -> None:
+    stranger = handed("x")
+    assert judge(Evidence({}, [stranger])).faults == {"unasked": [stranger]}
+
+
+def test_it_reads_what_the_handlers_write(tmp_path: Path) -> None:
+    class Job:
+        id, attempt, due_ms = "0198-ab", 2, 1234
+
+    for _ in range(2):
+        handlers.write_down(Job, tmp_path / "log")
+    assert (tmp_path / "log").stat().st_size == 2 * handlers.RECORD
+    first, second = read_log(tmp_path / "log")
+    assert first[:3] == ("0198-ab", 2, 1234)
+    assert second.wall_ms >= first.wall_ms > 1_700_000_000_000
+
+
+def test_a_log_that_does_not_exist_is_empty_and_a_torn_line_is_an_error(tmp_path: Path) -> None:
+    assert read_log(tmp_path / "none") == []
+    (tmp_path / "torn").write_text("0198-ab 1 12")
+    with pytest.raises(ValueError, match="unpack"):
+        read_log(tmp_path / "torn")

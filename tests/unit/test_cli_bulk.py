@@ -1,0 +1,93 @@
+"""Files of jobs: what is read, what is refused, in how much memory."""
+
+import io
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from infinite_scheduler.cli.bulk import BATCH, BATCH_BYTES, Bulk, Line, _batches, _lines
+from infinite_scheduler.cli.output import Output
+from infinite_scheduler.config import load_settings
+from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.model import JobSpec
+
+NOW = 1_893_456_000_000
+
+
+def bulk() -> Bulk:
+    return Bulk("sms", load_settings(environ={}, overrides={"limits.payload": "100B"}), NOW)
+
+
+def read(text: str | bytes) -> list[Line]:
+    return list(bulk()._read(io.BytesIO(text.encode() if isinstance(text, str) else text)))
+
+
+def specs(lines: Iterable[Line]) -> list[JobSpec]:
+    return [line.spec for line in lines if line.spec is not None]
+
+
+def test_lines_keep_their_numbers_and_blank_ones_are_passed_over() -> None:
+    found = read('\n{"at": "in 5m"}\n  \n{"at": "in 6m"}')
+    assert [line.number for line in found] == [2, 4]
+    assert [spec.scheduled_ms - NOW for spec in specs(found)] == [300_000, 360_000]
+
+
+def test_a_delay_counts_from_the_same_moment_in_both_passes() -> None:
+    jobs, file = bulk(), io.BytesIO(b'{"at": "in 5m"}\n{"at": "+90s"}')
+    assert specs(jobs._read(file)) == specs(jobs._read(file))
+
+
+def test_every_bad_line_is_reported_and_the_file_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.BytesIO(b'{"at": "in 5m"}\nnonsense\n{"at": "whenever"}\n')
+    with pytest.raises(InvalidRequest, match="2 bad lines among 3, so nothing was accepted"):
+        bulk().check(file, Output(as_json=False), skip_bad=False)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["line 2", "line 3"]
+
+
+def test_bad_lines_are_skipped_unless_there_are_only_bad_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    bulk().check(io.BytesIO(b'{"at": "in 5m"}\nnonsense\n'), Output(as_json=True), skip_bad=True)
+    assert '{"line": 2, "error": ' in capsys.readouterr().err
+    with pytest.raises(InvalidRequest, match="1 bad line among 1"):
+        bulk().check(io.BytesIO(b"nonsense\n"), Output(as_json=True), skip_bad=True)
+
+
+def test_a_key_may_come_again_for_the_same_job_only() -> None:
+    found = read(
+        '{"at": 1893456000000, "data": 1, "idempotency_key": "a"}\n'
+        '{"at": 1893456000000, "data": 1, "idempotency_key": "a"}\n'
+        '{"at": 1893456000000, "data": 2, "idempotency_key": "a"}\n'
+    )
+    assert [line.spec is not None for line in found] == [True, True, False]
+    assert "line 1" in found[2].error
+
+
+@pytest.mark.parametrize("text", [b'{"at": "now", "data": "%s"}' % (b"x" * 101), b"x" * 200_000, b"\xff\xfe", b"[1]"])
+def test_a_line_that_is_no_job_is_refused_whatever_it_is(text: bytes) -> None:
+    found = read(text + b'\n{"at": "now"}\n')
+    assert [(line.number, line.spec is not None) for line in found] == [(1, False), (2, True)]
+
+
+def test_a_line_that_is_too_long_is_never_held_in_memory() -> None:
+    assert list(_lines(io.BytesIO(b"12345\n1234567890123\n1\n12345678"), 8)) == [
+        (1, b"12345\n"),
+        (2, None),
+        (3, b"1\n"),
+        (4, None),
+    ]
+
+
+def line(size: int) -> Line:
+    return Line(1, JobSpec(app="sms", scheduled_ms=0, payload=bytes(size)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [
+        ([1] * (2 * BATCH + 1), [BATCH, BATCH, 1]),
+        ([BATCH_BYTES // 2] * 5, [2, 2, 1]),
+        ([], []),
+    ],
+)
+def test_batches_are_bounded_in_jobs_and_in_bytes(sizes: Sequence[int], batches: Sequence[int]) -> None:
+    assert [len(batch) for batch in _batches(line(size) for size in sizes)] == batches

@@ -1,0 +1,170 @@
+"""Why a job has not fired: every reason, judged from a record and a survey."""
+
+import msgspec
+import pytest
+
+from infinite_scheduler.cli.explain import Explanation, NodeState, Reason, explain, node_state
+from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
+from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo, Survey, View
+
+NOW = 1_893_456_000_000  # 2030-01-01
+LEASE = 10_000
+DUE = NOW - 5000
+NODE = NodeInfo(nonce="n1", node_id="scheduler-1", apps=frozenset({"sms"}), started_ms=NOW - 60_000, beat_ms=NOW - 500)
+
+
+def record(due_ms: int = DUE, status: Status = Status.PENDING, attempt: int = 1, **fields: object) -> JobRecord:
+    key = bytes(JobId.make(due_ms, shard=3, priority=1, entropy=bytes(8)))
+    job = Job(
+        key=key, app="sms", due_ms=due_ms, scheduled_ms=due_ms, payload=b"1", created_ms=NOW - 60_000, attempt=attempt
+    )
+    return msgspec.structs.replace(JobRecord(job=job, status=status), **fields)
+
+
+def survey(
+    *,
+    paused: bool = False,
+    nodes: tuple[NodeInfo, ...] = (NODE,),
+    owner: str = "n1",
+    line_ms: int = NOW + 30_000,
+    dead: frozenset[str] = frozenset(),
+) -> Survey:
+    shard = ShardInfo(shard=Shard("sms", 3), owner=Owner(owner, 7), line_ms=line_ms, low_ms=NOW - 60_000)
+    app = AppInfo(name="sms", shards=16, paused=paused, created_ms=0)
+    return Survey(view=View(nodes=nodes, shards=(shard,), apps=(app,), dead=dead), counts={})
+
+
+def judged(job: JobRecord, around: Survey | None = None) -> Explanation:
+    return explain(job, around or survey(), NOW, LEASE)
+
+
+FAILED_ONCE = Attempt(attempt=1, started_ms=DUE, finished_ms=DUE + 5, node="scheduler-1", error="OSError: down")
+RUNNING = Attempt(attempt=1, started_ms=NOW - 4000, node="scheduler-1")
+
+
+def test_it_says_where_the_job_is_and_who_owns_it() -> None:
+    answer = judged(record())
+    assert (answer.table, answer.shard) == ("sms_scheduled_jobs_20291231", 3)
+    assert answer.owner is not None
+    assert (answer.owner.node, answer.owner.epoch, answer.owner.state) == ("scheduler-1", 7, NodeState.ALIVE)
+    assert (answer.line_ms, answer.low_ms) == (NOW + 30_000, NOW - 60_000)
+
+
+def test_a_job_far_ahead_is_in_the_table_for_later_ones() -> None:
+    job = record().job
+    key = bytes(JobId.make(NOW, shard=3, priority=1, later=True))
+    answer = judged(JobRecord(job=msgspec.structs.replace(job, key=key), status=Status.PENDING))
+    assert answer.table == "sms_scheduled_jobs_later"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (Status.DONE, "handed over"),
+        (Status.FAILED, "failed for good at 2029-12-31T23:59:58.000Z, 2s ago, after 1 attempt: boom"),
+        (Status.EXPIRED, "expired"),
+        (Status.CANCELLED, "cancelled"),
+    ],
+)
+def test_a_settled_job_says_how_and_when(status: Status, words: str) -> None:
+    answer = judged(record(status=status, finished_ms=NOW - 2000, error="boom"), survey(paused=True))
+    assert answer.reason is Reason.SETTLED
+    assert words in answer.why
+    assert "2s ago" in answer.why
+    assert answer.notes == ()
+
+
+def test_a_job_that_is_not_due_says_when_it_is() -> None:
+    answer = judged(record(NOW + 250_000))
+    assert answer.reason is Reason.NOT_DUE
+    assert "in 4m 10s" in answer.why
+    assert answer.notes == ()
+
+
+def test_a_job_that_waits_for_its_retry_shows_the_last_error() -> None:
+    job = record(attempt=2, attempts=(FAILED_ONCE,))
+    moved = msgspec.structs.replace(job, job=msgspec.structs.replace(job.job, due_ms=NOW + 3000))
+    answer = judged(moved)
+    assert answer.reason is Reason.RETRY
+    assert "attempt 1 failed (OSError: down); attempt 2 is in 3s" in answer.why
+
+
+def test_a_job_in_flight_says_since_when_and_where() -> None:
+    answer = judged(record(attempts=(RUNNING,)))
+    assert answer.reason is Reason.IN_FLIGHT
+    assert "4s ago, on node scheduler-1, as attempt 1" in answer.why
+    assert "does not live" not in answer.why
+
+
+def test_a_job_that_was_in_flight_on_a_dead_node_is_handed_over_again() -> None:
+    answer = judged(record(attempts=(RUNNING,)), survey(dead=frozenset({"n1"})))
+    assert answer.reason is Reason.IN_FLIGHT
+    assert "does not live any more" in answer.why
+
+
+def test_an_overdue_job_of_a_paused_app_says_how_to_resume_it() -> None:
+    answer = judged(record(), survey(paused=True))
+    assert answer.reason is Reason.PAUSED
+    assert any("apps resume sms" in note for note in answer.notes)
+
+
+def test_an_overdue_job_without_a_capable_node_says_so() -> None:
+    other = msgspec.structs.replace(NODE, apps=frozenset({"mail"}))
+    assert judged(record(), survey(nodes=(other,), owner="")).reason is Reason.NO_NODE
+    assert judged(record(), survey(nodes=(), owner="")).reason is Reason.NO_NODE
+
+
+def test_an_overdue_job_of_a_released_shard_waits_for_an_owner() -> None:
+    answer = judged(record(), survey(owner=""))
+    assert answer.reason is Reason.NO_OWNER
+    assert answer.owner is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "dead", "words"),
+    [
+        (
+            msgspec.structs.replace(NODE, nonce="n2", node_id="gone", beat_ms=NOW - 14_000),
+            (),
+            "gone has been silent for 14s",
+        ),
+        (msgspec.structs.replace(NODE, nonce="n2", node_id="gone"), ("n2",), "the process of its owner gone has ended"),
+        (None, (), "its owner is gone"),
+    ],
+)
+def test_an_overdue_job_of_a_silent_owner_waits_for_another(
+    owner: NodeInfo | None, dead: tuple[str, ...], words: str
+) -> None:
+    nodes = (NODE, owner) if owner else (NODE,)
+    around = survey(nodes=nodes, owner="n2", dead=frozenset(dead))
+    answer = judged(record(), around)
+    assert answer.reason is Reason.OWNER_SILENT
+    assert words in answer.why
+    assert any(words in note for note in judged(record(NOW + 5000), around).notes)
+
+
+def test_an_overdue_job_behind_the_line_was_not_loaded() -> None:
+    assert judged(record(), survey(line_ms=DUE)).reason is Reason.NOT_LOADED
+
+
+def test_a_job_that_has_just_become_due_is_on_its_way() -> None:
+    assert judged(record(NOW - 999)).reason is Reason.ON_ITS_WAY
+
+
+def test_an_overdue_job_of_a_living_owner_waits_for_a_place() -> None:
+    answer = judged(record(attempt=2, attempts=(FAILED_ONCE,)))
+    assert answer.reason is Reason.WAITS_FOR_PLACE
+    assert answer.notes == ("attempt 1 failed: OSError: down",)
+
+
+def test_a_job_that_is_not_due_warns_of_what_will_keep_it() -> None:
+    notes = judged(record(NOW + 5000), survey(paused=True, nodes=(), owner="")).notes
+    assert ["is paused" in notes[0], "no node runs app sms" in notes[1]] == [True, True]
+
+
+def test_a_node_is_judged_by_its_signs_of_life() -> None:
+    view = survey(dead=frozenset({"n2"})).view
+    assert node_state(NODE, view, NOW, LEASE) is NodeState.ALIVE
+    assert node_state(msgspec.structs.replace(NODE, draining=True), view, NOW, LEASE) is NodeState.LEAVING
+    assert node_state(msgspec.structs.replace(NODE, beat_ms=NOW - LEASE - 1), view, NOW, LEASE) is NodeState.SILENT
+    assert node_state(msgspec.structs.replace(NODE, nonce="n2"), view, NOW, LEASE) is NodeState.DEAD

@@ -1,0 +1,174 @@
+import threading
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infinite_scheduler.model import MAX_DUE_MS, Shard
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.counters import APP_COUNTS, NODE_COUNTS, Counters, Lateness, upper_ms
+
+SHARDS = [Shard("shop", 0), Shard("shop", 1), Shard("sms", 0)]
+
+
+def told(*happened: events.Event) -> Counters:
+    counters = Counters()
+    for event in happened:
+        counters(event)
+    return counters
+
+
+def test_what_happens_to_jobs_is_counted_per_app() -> None:
+    apps = told(
+        events.Accepted(app="shop", count=5, repeated=2),
+        events.Accepted(app="sms", count=1),
+        events.HandedOver(app="shop", lateness_ms=[0, 3, 900]),
+        events.Settled(app="shop", counts={"done": 2, "failed": 1}),
+        events.Settled(app="shop", counts={"done": 1, "retried": 4, "expired": 1, "cancelled": 2}),
+        events.AttemptFailed(app="shop", job_id="x", attempt=1, error="e", request_id=None, next_due_ms=None),
+        events.Early(app="shop", count=1),
+        events.Swept(app="shop", count=7, job_ids=["a"]),
+        events.SuspectsFound(app="shop", count=30, batch=30),
+        events.PoisonFailed(app="shop", job_id="x"),
+        events.StillRunning(app="shop", job_ids=["a", "b"]),
+    ).snapshot()["apps"]
+    shop = apps["shop"]
+    assert {name: shop[name] for name in APP_COUNTS} == {
+        "accepted": 5,
+        "repeated": 2,
+        "handed_over": 3,
+        "done": 3,
+        "failed": 1,
+        "expired": 1,
+        "cancelled": 2,
+        "retried": 4,
+        "attempts_failed": 1,
+        "early": 1,
+        "swept": 7,
+        "suspects": 30,
+        "poison": 1,
+        "still_running": 2,
+    }
+    assert shop["lateness"] == {"count": 3, "total_ms": 903, "p50_ms": 3, "p99_ms": 900, "max_ms": 900}
+    assert apps["sms"]["accepted"] == 1
+    assert apps["sms"]["done"] == 0
+
+
+def test_what_happens_to_the_node_is_counted() -> None:
+    node = told(
+        events.ShardsTaken(shards=SHARDS, unclean=1),
+        events.ShardsReleased(shards=SHARDS[:1]),
+        events.ShardsLost(shards=SHARDS[1:2], dropped=4),
+        events.Reloaded(shards=SHARDS[2:], why="in doubt"),
+        events.DrainCalledOff(shards=SHARDS[2:]),
+        events.StoreAway(error="refused", kept=1),
+        events.StoreAway(error="refused", kept=2),
+        events.StoreBack(away_ms=1_500),
+        events.LeaseLapsed(silent_ms=11_000),
+        events.Maintained(made=["a", "b"], dropped=["c"], pruned=9),
+        events.TaskFailed(part="settler", error="e"),
+    ).snapshot()["node"]
+    assert {name: node[name] for name in NODE_COUNTS} == {
+        "shards_taken": 3,
+        "shards_taken_unclean": 1,
+        "shards_released": 1,
+        "shards_lost": 1,
+        "dropped": 4,
+        "reloads": 1,
+        "drains_called_off": 1,
+        "store_away": 1,
+        "store_away_ms": 1_500,
+        "lapses": 1,
+        "tables_made": 2,
+        "tables_dropped": 1,
+        "pruned": 9,
+        "tasks_failed": 1,
+    }
+    assert node["shards_owned"] == 1
+    assert node["store_is_away"] is False
+
+
+def test_shards_owned_are_those_of_now() -> None:
+    counters = told(events.ShardsTaken(shards=SHARDS), events.ShardsTaken(shards=SHARDS[:1]))
+    snapshot = counters.snapshot()
+    assert snapshot["node"]["shards_owned"] == 3
+    assert {name: app["shards_owned"] for name, app in snapshot["apps"].items()} == {"shop": 2, "sms": 1}
+    counters(events.ShardsReleased(shards=SHARDS))
+    assert counters.snapshot()["node"]["shards_owned"] == 0
+
+
+def test_the_store_is_away_until_it_is_back() -> None:
+    counters = told(events.StoreAway(error="refused", kept=0))
+    assert counters.snapshot()["node"]["store_is_away"] is True
+    counters(events.StoreBack(away_ms=5))
+    counters(events.StoreAway(error="refused", kept=0))
+    assert counters.snapshot()["node"]["store_away"] == 2
+
+
+def test_gauges_are_read_when_somebody_looks() -> None:
+    counters = Counters()
+    overdue = [5]
+    counters.gauge("oldest_overdue_ms", lambda: overdue[0])
+    counters.gauge("broken", lambda: 1 // 0)
+    assert counters.snapshot()["gauges"] == {"oldest_overdue_ms": 5, "broken": None}
+    overdue[0] = 7
+    assert counters.snapshot()["gauges"]["oldest_overdue_ms"] == 7
+
+
+def test_a_snapshot_is_plain_data() -> None:
+    counters = told(events.Accepted(app="shop", count=5), events.ShardsTaken(shards=SHARDS))
+    assert msgspec.json.decode(msgspec.json.encode(counters.snapshot())) == counters.snapshot()
+
+
+def test_an_unknown_event_is_no_error() -> None:
+    class Strange(events.Event, frozen=True, kw_only=True):
+        pass
+
+    told(Strange())
+
+
+def test_nothing_is_missed_when_several_threads_tell() -> None:
+    counters, start = Counters(), threading.Barrier(4)
+
+    def tell() -> None:
+        start.wait(10)
+        for _ in range(2_000):
+            counters(events.Settled(app="shop", counts={"done": 1}))
+
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counters.snapshot()["apps"]["shop"]["done"] == 8_000
+
+
+@given(st.lists(st.integers(0, MAX_DUE_MS), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_never_too_small_and_at_most_an_eighth_too_large(values: list[int], fraction: float) -> None:
+    lateness = Lateness()
+    lateness.add(values)
+    rank = fraction * len(values)
+    exact = next(value for index, value in enumerate(sorted(values), 1) if index >= rank)
+    assert exact <= lateness.quantile_ms(fraction) <= exact + exact // 8
+    assert lateness.max_ms == max(values)
+    assert lateness.total_ms == sum(values)
+    assert lateness.count == sum(lateness.counts) == len(values)
+
+
+@pytest.mark.parametrize("bucket", [0, 1, 15, 16, 17, 200, Lateness.BUCKETS - 1])
+def test_buckets_have_no_gaps(bucket: int) -> None:
+    for ms, expected in ((upper_ms(bucket), bucket), (upper_ms(bucket) + 1, min(bucket + 1, Lateness.BUCKETS - 1))):
+        lateness = Lateness()
+        lateness.add([ms])
+        assert lateness.counts.index(1) == expected
+
+
+def test_lateness_below_zero_counts_as_none() -> None:
+    lateness = Lateness()
+    lateness.add([-5])
+    assert lateness.snapshot() == {"count": 1, "total_ms": -5, "p50_ms": 0, "p99_ms": 0, "max_ms": 0}
+
+
+def test_no_lateness_at_all_is_zero() -> None:
+    assert Lateness().snapshot() == {"count": 0, "total_ms": 0, "p50_ms": 0, "p99_ms": 0, "max_ms": 0}
