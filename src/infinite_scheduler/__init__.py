@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownApp,
         UnknownJob,
+        WorkerDied,
     )
     from infinite_scheduler.model import Accepted, Done, Failed, Job, JobId, JobRecord, Priority, Retry, Status
     from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Skip
@@ -45,6 +46,7 @@ _HOME = {
         "Unavailable",
         "UnknownApp",
         "UnknownJob",
+        "WorkerDied",
     ),
     "model": ("Accepted", "Done", "Failed", "Job", "JobId", "JobRecord", "Priority", "Retry", "Status"),
     "policy.misfire": ("ExpireAfter", "FireNow", "Skip"),
@@ -86,6 +88,7 @@ __all__ = [
     "Unavailable",
     "UnknownApp",
     "UnknownJob",
+    "WorkerDied",
 ]
 
 

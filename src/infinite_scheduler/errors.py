@@ -13,7 +13,8 @@ SchedulerError
 ├── TooLate                   the job is handed over or settled already
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
-│   └── HandlerTimeout          the handler ran past its time-out
+│   ├── HandlerTimeout          the handler ran past its time-out
+│   └── WorkerDied              the handler ended its worker process
 ├── StoreBroken               the store cannot be used until somebody repairs it
 └── ShardLost                 another node owns the shard now
 """
@@ -95,6 +96,10 @@ class StoreUnavailable(Unavailable):
 
 class HandlerTimeout(Unavailable):
     """A handler ran past its time-out."""
+
+
+class WorkerDied(Unavailable):
+    """A handler ended the worker process it ran in."""
 
 
 class StoreBroken(SchedulerError):

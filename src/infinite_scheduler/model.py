@@ -13,8 +13,8 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
 
-MAX_DUE_MS: Final = (1 << 48) - 1
-"""The last moment an id can carry: the year 10889."""
+MAX_DUE_MS: Final = 253_402_300_799_999
+"""The last moment of the year 9999: datetimes know no later one, though an id could carry it."""
 
 APP_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 DAY_MS: Final = 86_400_000

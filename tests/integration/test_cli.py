@@ -142,7 +142,7 @@ class Shell:
             if all(shown[name] == value for name, value in wanted.items()):
                 return shown
             time.sleep(0.1)
-        raise AssertionError(f"never {wanted}: {shown}")
+        raise AssertionError(f"job {job} is never {wanted}")
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_the_demo_delivers_everything_in_time(shell: Shell) -> None:
 def test_people_get_tables(shell: Shell) -> None:
     job = shell.schedule('{"to": "Ada"}', "1h", "reminders", "--name", "greeting [bold]")
     for arguments, words in (
-        (["jobs", "list"], [job, "pending", "in 1h", "greeting [bold]"]),
+        (["jobs", "list"], [job, "pending", "greeting [bold]"]),
         (["jobs", "show", job], ["reminders", '{"to": "Ada"}']),
         (["explain", job], ["It is not due yet", "no node runs app reminders", "kept in"]),
         (["apps", "list"], ["reminders", "no node"]),
@@ -359,8 +359,7 @@ def test_nobody_reading_is_no_reason_to_complain(shell: Shell) -> None:
     told = subprocess.run(
         ["/bin/sh", "-c", command], cwd=shell.folder, env=shell.env, capture_output=True, text=True, check=True
     )
-    assert (told.out if hasattr(told, "out") else told.stdout).count("\n") == 1
-    assert told.stderr == ""
+    assert (told.stdout.count("\n"), told.stderr) == (1, "")
 
 
 # Bad input
@@ -396,7 +395,7 @@ def test_an_unknown_app_is_refused_with_the_known_ones(shell: Shell) -> None:
         (("--in", "5m", "--data", '{"a": 1'), "no JSON"),
         (("--in", "5m", "--data", '1, "at": "now"'), "no JSON"),
         (("--in", "5m", "--data", "NaN"), "no JSON"),
-        (("--in", "5m", "--data", "\udcff"), "UTF-8"),
+        (("--in", "5m", "--data", '"\udcff"'), "UTF-8"),
         (("--in", "5m", "--data", "[" * 200 + "]" * 200), "deep"),
         (("--in", "5m", "--priority", "urgent"), "priority 'urgent' is unknown"),
         (("--in", "5m", "--key", ""), "idempotency_key is empty"),

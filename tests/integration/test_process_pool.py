@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.errors import HandlerError, HandlerTimeout
+from infinite_scheduler.errors import HandlerError, HandlerTimeout, WorkerDied
 from infinite_scheduler.handlers.answers import Answer
-from infinite_scheduler.handlers.python import PythonHandler, WorkerDied, load_function
+from infinite_scheduler.handlers.python import PythonHandler, load_function
 from infinite_scheduler.model import Done, Failed, Job, JobId, Retry
 from infinite_scheduler.observe.context import current_job, job_fields
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from infinite_scheduler.errors import ConfigError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Attempt, Job, Owner, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, ShardInfo, Upkeep
 from infinite_scheduler.store.sql import sqlite_session, upkeep
@@ -24,7 +24,18 @@ from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import day_table
-from tests.contract.test_statements import MAIL, NOW, SMS, add, finished, keys_of, new_row, settle
+from tests.contract.test_statements import (
+    MAIL,
+    NOW,
+    SMS,
+    add,
+    finished,
+    keys_of,
+    new_row,
+    scan_all_rows,
+    scan_of,
+    settle,
+)
 
 WEEK_MS = 7 * DAY_MS
 
@@ -71,6 +82,7 @@ def in_process(code: str, *arguments: object, **options: object) -> subprocess.P
 PRELUDE = """
 import asyncio, os, sys
 from tests.contract.test_statements import *
+from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase
 path = sys.argv[1]
 """
@@ -171,6 +183,31 @@ class TestTables:
         assert keys_of(await other.session("lane-0").read(lambda tx: tx.read_jobs(SMS, [key]))) == [key]
         await other.close()
 
+    async def test_a_table_whose_making_was_undone_hides_no_other(self, session: Session, path: Path) -> None:
+        def undone(tx: Statements) -> None:
+            tx.insert_jobs(SMS, [new_row()])
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            await session.write(undone)
+        other = await opened(path)
+        (key,) = await add(other.session("door"), [new_row(NOW + DAY_MS)])
+        await other.close()
+        assert [job.key for job in await scan_all_rows(session, scan_of())] == [key]
+
+    async def test_tables_of_others_are_left_alone(self, session: Session, path: Path) -> None:
+        shell = sqlite3.connect(path)
+        for name in ("20269999", "2026111", "backup"):
+            shell.execute(f"CREATE TABLE sms_retry_scheduled_jobs_{name} (id INTEGER)")
+        shell.close()
+        keys = await add(session, [new_row()])
+        assert [job.key for job in await scan_all_rows(session, scan_of())] == keys
+
+    async def test_an_app_whose_tables_sqlite_would_refuse_is_refused_clearly(self, session: Session) -> None:
+        info = AppInfo(name="sqlite", shards=1, paused=False, created_ms=NOW)
+        with pytest.raises(InvalidRequest, match="sqlite_"):
+            await session.write(lambda tx: tx.insert_app(info, NOW))
+
 
 class TestErrors:
     async def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
@@ -249,6 +286,33 @@ asyncio.run(main())
         await session.read(limit(1_000_000))
         assert len(await session.read(lambda tx: tx.find_jobs(SMS, Query(), None, 1000))) == 1
         await add(session, [new_row()])
+
+    async def test_a_file_that_may_not_grow_fails_cleanly_and_works_on_after(
+        self, path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+import resource
+async def main():
+    database = SqliteDatabase(path)
+    await database.open()
+    session = database.session("door")
+    await session.write(lambda tx: tx.insert_app(AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
+    (key,) = await add(session, [new_row()])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    try:
+        await add(session, [new_row(NOW + n, payload=b'"' + b"x" * 2000 + b'"') for n in range(1000)])
+    except SchedulerError as error:
+        print(type(error).__name__, flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (more,) = await add(session, [new_row(NOW + 1)])
+    found = await session.read(lambda tx: tx.find_jobs(SMS, Query(), None, 5000))
+    print([record.job.key for record in found] == [key, more], flush=True)
+    await database.close()
+asyncio.run(main())
+"""
+        process = start(code, path)
+        assert said(process) in {"StoreBroken", "StoreUnavailable"}
+        assert said(process) == "True"
 
     async def test_a_commit_that_fails_is_in_doubt(self, session: Session) -> None:
         def body(tx: Statements) -> None:

@@ -6,7 +6,7 @@ enough (`from_memory` and `advance_fenced`), or only save work (`low_now`, `laps
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 
 from infinite_scheduler.engine import lane, lease, tenure, window
 from infinite_scheduler.engine.dispatch import Desk
-from infinite_scheduler.model import Change, Owner, Shard, Status, start_of
+from infinite_scheduler.model import Owner, Shard, Status, start_of
 from infinite_scheduler.store.base import Claim, ShardInfo
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import Statements
@@ -26,16 +26,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 RULES: dict[str, Patch] = {}
 
 
-def without(name: str) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
     """The code without this rule."""
-
-    @contextlib.contextmanager
-    def patched() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            RULES[name](patch)
-            yield
-
-    return patched()
+    with pytest.MonkeyPatch.context() as patch:
+        RULES[name](patch)
+        yield
 
 
 def rule(take_out: Patch) -> Patch:
@@ -43,126 +39,94 @@ def rule(take_out: Patch) -> Patch:
     return take_out
 
 
-class Unlocked:
-    """A transaction that takes no shard locks, or only shared ones; everything else it passes on."""
+class Passing:
+    """A transaction that passes on whatever it does not change."""
 
-    def __init__(self, tx: Statements, *, shared: bool = False) -> None:
-        self._tx = tx
-        self._shared = shared
+    def __init__(self, tx: Statements) -> None:
+        self.tx = tx
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
+        return getattr(self.tx, name)
+
+
+class Unlocked(Passing):
+    """Takes no shard locks."""
 
     def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        if self._shared:
-            return self._tx.lock_shards(shards, exclusive=False)
-        return {row.shard: row for row in self._tx.read_shards() if row.shard in shards}
+        return {row.shard: row for row in self.tx.read_shards() if row.shard in shards}
 
 
-def unlocked(module: Any, name: str, *, shared: bool = False) -> Patch:
-    """Let one transaction body run without its shard locks."""
+class Silent(Passing):
+    """Writes no requests."""
+
+    def insert_requests(self, requests: object) -> None:
+        """Leave them out."""
+
+
+class Unlisted(Passing):
+    """Writes no entries."""
+
+    def insert_entries(self, app: str, entries: object) -> None:
+        """Leave them out."""
+
+
+class Released(Passing):
+    """Believes that nobody owns any shard."""
+
+    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
+        rows = self.tx.lock_shards(shards, exclusive=exclusive)
+        return {shard: msgspec.structs.replace(row, owner=Owner("", 0)) for shard, row in rows.items()}
+
+
+def changed(module: Any, name: str, how: type[Passing]) -> Patch:
+    """Let one transaction body run on a transaction that is changed."""
 
     def take_out(patch: pytest.MonkeyPatch) -> None:
         body = getattr(module, name)
-        patch.setattr(module, name, lambda tx, *args, **kwargs: body(Unlocked(tx, shared=shared), *args, **kwargs))
+        patch.setattr(module, name, lambda tx, *args, **kwargs: body(how(tx), *args, **kwargs))
 
     return take_out
 
 
-RULES["share_insert"] = unlocked(door, "insert")
-RULES["share_cas"] = unlocked(door, "ask")
-RULES["share_settle"] = unlocked(owner, "settle")
-RULES["lock_consume"] = unlocked(owner, "answer")
-RULES["excl_advance"] = unlocked(owner, "advance")
-RULES["excl_take"] = unlocked(owner, "take")
-RULES["excl_release"] = unlocked(owner, "release")
-RULES["reload_waits"] = unlocked(owner, "reload")
+RULES["share_insert"] = changed(door, "insert", Unlocked)
+RULES["share_cas"] = changed(door, "ask", Unlocked)
+RULES["share_settle"] = changed(owner, "settle", Unlocked)
+RULES["lock_consume"] = changed(owner, "answer", Unlocked)
+RULES["excl_advance"] = changed(owner, "advance", Unlocked)
+RULES["excl_take"] = changed(owner, "take", Unlocked)
+RULES["excl_release"] = changed(owner, "release", Unlocked)
+RULES["reload_waits"] = changed(owner, "reload", Unlocked)
 
 
 def unfenced(name: str) -> Patch:
     """Let one transaction body not check that its node still owns the shard."""
 
+    def owned(
+        tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool
+    ) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
+        return dict(tx.lock_shards(owners.keys(), exclusive=exclusive)), frozenset()
+
     def take_out(patch: pytest.MonkeyPatch) -> None:
-        body, owned = getattr(owner, name), owner.owned
-
-        def careless(
-            tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool
-        ) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
-            return dict(tx.lock_shards(owners.keys(), exclusive=exclusive)), frozenset()
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            # A body runs in one greenlet from statement to statement, so the patch is undone around each of them.
-            return body(*args, **kwargs)
-
-        source = dict(owner.__dict__)
-        source["owned"] = careless
-        clone = type(body)(body.__code__, source, body.__name__, body.__defaults__, body.__closure__)
-        clone.__kwdefaults__ = body.__kwdefaults__
-        del owned, run
-        patch.setattr(owner, name, clone)
+        body: FunctionType = getattr(owner, name)
+        careless = FunctionType(body.__code__, {**vars(owner), "owned": owned}, name, body.__defaults__)
+        careless.__kwdefaults__ = body.__kwdefaults__
+        patch.setattr(owner, name, careless)
 
     return take_out
 
 
+RULES["wake"] = changed(door, "insert", Silent)
+RULES["cas_wake"] = changed(door, "change_row", Silent)
+RULES["retry_entry"] = changed(owner, "record_outcomes", Unlisted)
+RULES["change_entry"] = changed(door, "write_entries", Unlisted)
 RULES["settle_fenced"] = unfenced("settle")
 RULES["consume_fenced"] = unfenced("answer")
-
-
-@rule
-def wake(patch: pytest.MonkeyPatch) -> None:
-    """An insert before the line writes no wake request."""
-    insert = door.insert
-
-    def silent(tx: Statements, *args: Any, **kwargs: Any) -> Any:
-        return insert(_Silent(tx), *args, **kwargs)  # type: ignore[arg-type]
-
-    patch.setattr(door, "insert", silent)
-
-
-class _Silent:
-    def __init__(self, tx: Statements) -> None:
-        self._tx = tx
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
-
-    def insert_requests(self, requests: object) -> None:
-        """Leave them out."""
 
 
 @rule
 def wake_names_all(patch: pytest.MonkeyPatch) -> None:
     made = door.wake
     patch.setattr(door, "wake", lambda shard, keys: made(shard, keys[:1]))
-
-
-@rule
-def cas_wake(patch: pytest.MonkeyPatch) -> None:
-    change_row = door.change_row
-    patch.setattr(door, "change_row", lambda tx, *args: change_row(_Silent(tx), *args))  # type: ignore[arg-type]
-
-
-@rule
-def retry_entry(patch: pytest.MonkeyPatch) -> None:
-    record = owner.record_outcomes
-    patch.setattr(owner, "record_outcomes", lambda tx, *args: record(_NoEntries(tx), *args))  # type: ignore[arg-type]
-
-
-@rule
-def change_entry(patch: pytest.MonkeyPatch) -> None:
-    write = door.write_entries
-    patch.setattr(door, "write_entries", lambda tx, *args: write(_NoEntries(tx), *args))  # type: ignore[arg-type]
-
-
-class _NoEntries:
-    def __init__(self, tx: Statements) -> None:
-        self._tx = tx
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
-
-    def insert_entries(self, app: str, entries: object) -> None:
-        """Leave them out."""
 
 
 @rule
@@ -310,21 +274,9 @@ def released_check(patch: pytest.MonkeyPatch) -> None:
     ask = door.ask
 
     def careless(tx: Statements, *args: Any, exclusive: bool, **kwargs: Any) -> Any:
-        return ask(_Released(tx) if exclusive else tx, *args, exclusive=exclusive, **kwargs)  # type: ignore[arg-type]
+        return ask(Released(tx) if exclusive else tx, *args, exclusive=exclusive, **kwargs)  # type: ignore[arg-type]
 
     patch.setattr(door, "ask", careless)
-
-
-class _Released:
-    def __init__(self, tx: Statements) -> None:
-        self._tx = tx
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
-
-    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        rows = self._tx.lock_shards(shards, exclusive=exclusive)
-        return {shard: msgspec.structs.replace(row, owner=Owner("", 0)) for shard, row in rows.items()}
 
 
 @rule
@@ -403,7 +355,3 @@ def held_once(patch: pytest.MonkeyPatch) -> None:
 def not_early(patch: pytest.MonkeyPatch) -> None:
     tick = Desk.tick
     patch.setattr(Desk, "tick", lambda self, now_ms: tick(self, now_ms + 50))
-
-
-def _unused(change: Change) -> None:
-    del change

@@ -155,7 +155,7 @@ def test_epoch_milliseconds_are_taken_as_they_are(ms: int) -> None:
         HUGE,
         "1969-12-31T23:59:59Z",
         "1970-01-01T00:30:00+01:00",
-        "+3250000d",
+        "+2925000d",
     ],
 )
 def test_a_moment_out_of_range_is_refused(value: object) -> None:

@@ -70,6 +70,7 @@ class Desk:
         self._free = plan.concurrency
         self._tasks: set[asyncio.Task[None]] = set()
         self._stirred = False
+        self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # the wheel's next moment may have come nearer
 
     # Jobs come in
@@ -215,7 +216,10 @@ class Desk:
             await self._plan.handler.handle(batch, self.report)
         except asyncio.CancelledError:
             for job in batch:
-                self._interrupted(job)
+                if self._interrupting:
+                    self._interrupted(job)
+                else:
+                    self.report(job, RuntimeError("the handler cancelled itself"))
         except Exception as error:  # noqa: BLE001 - a handler adapter that breaks its promise must not lose jobs
             for job in batch:
                 self.report(job, error)
@@ -273,6 +277,7 @@ class Desk:
         running = [job for job in self._plan.handler.unfinished() if job.key in self.flights]
         for job in running:
             del self.flights[job.key]
+        self._interrupting = True
         for task in self._tasks:
             task.cancel()
         return running

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from infinite_scheduler.errors import Unavailable
+from infinite_scheduler.errors import Unavailable, WorkerDied
 from infinite_scheduler.handlers.answers import Answer, as_error, read_answer, read_answers
 from infinite_scheduler.handlers.function import resolve
 from infinite_scheduler.handlers.parcels import pack, unpack
@@ -27,10 +27,6 @@ _BEGUN: Final = b"begun"
 
 _jobs_encoder: Final = msgspec.msgpack.Encoder(enc_hook=bytes)  # for the key of a job, which may be a kind of bytes
 _jobs_decoder: Final = msgspec.msgpack.Decoder(list[Job])
-
-
-class WorkerDied(Unavailable):
-    """The worker process of a job ended before the function returned."""
 
 
 class Worker:

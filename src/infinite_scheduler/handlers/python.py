@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any, Literal
 
 from infinite_scheduler.clock import Clock, SystemClock
-from infinite_scheduler.errors import HandlerError, HandlerTimeout
+from infinite_scheduler.errors import HandlerError, HandlerTimeout, WorkerDied
 from infinite_scheduler.handlers.answers import DONE, as_error, read_answer, read_answers
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.handlers.deadlines import Deadlines
 from infinite_scheduler.handlers.function import check_function, check_importable, is_async, name_of
 from infinite_scheduler.handlers.loading import load_function
-from infinite_scheduler.handlers.processes import Errand, WorkerDied, Workers
+from infinite_scheduler.handlers.processes import Errand, Workers
 from infinite_scheduler.handlers.threads import Threads, Work
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.context import current_batch, current_job
 
-__all__ = ["PythonHandler", "WorkerDied", "load_function"]
+__all__ = ["PythonHandler", "load_function"]
 
 
 class PythonHandler(Handler):

@@ -54,7 +54,7 @@ def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
         case _:
             raise _no_moment(value)
     if not 0 <= moment <= MAX_DUE_MS:
-        raise InvalidTime(f"the moment {_shown(value)} is out of range; expected one of the years 1970 to 10888")
+        raise InvalidTime(f"the moment {_shown(value)} is out of range; expected one of the years 1970 to 9999")
     return moment
 
 
@@ -78,7 +78,7 @@ def parse_duration(value: object) -> int:
     if delay is None:
         raise _no_delay(value)
     if delay > MAX_DUE_MS:
-        raise InvalidTime(f"the delay {_shown(value)} is too long; expected less than 8,900 years")
+        raise InvalidTime(f"the delay {_shown(value)} is too long; expected less than 8,000 years")
     return delay
 
 

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows
 from infinite_scheduler.store.sql.schema import create_moved_table
-from infinite_scheduler.store.sql.tables import later_table
+from infinite_scheduler.store.sql.tables import later_table, moved_table
 
 APP: Final = ("name", "shards", "paused", "created_ms")
 SHARD: Final = ("app", "shard", "owner_nonce", "epoch", "line_ms", "low_ms")
@@ -52,6 +53,9 @@ class ClusterRows(Rows):
         return [AppInfo(name=row[0], shards=row[1], paused=bool(row[2]), created_ms=row[3]) for row in rows]
 
     def insert_app(self, app: AppInfo, now_ms: int) -> None:
+        reserved = self._dialect.reserved
+        if reserved and moved_table(app.name).startswith(reserved):
+            raise InvalidRequest(f"app name {app.name!r} is not allowed: this database keeps {reserved}… for itself")
         self._make_job_table(later_table(app.name))
         self._cursor.execute(create_moved_table(self._dialect, app.name))
         self._catalog.forget()

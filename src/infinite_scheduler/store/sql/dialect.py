@@ -37,6 +37,9 @@ class Dialect(ABC):
     """
 
     placeholder: str = "?"
+    reserved: str = ""
+    """How table names must not begin, if there is such a rule."""
+
     types: Mapping[str, str]
     """The column types behind `key`, `bytes`, `name`, `text`, `int` and `bool`."""
 

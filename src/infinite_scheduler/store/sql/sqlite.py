@@ -165,14 +165,14 @@ class SqliteDatabase(Database):
             self._nonces.add(nonce)
 
 
-_WRITING: Final = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
-    f"PRAGMA cache_size = -{CACHE_KIB}",
-    "PRAGMA temp_store = MEMORY",
-    f"PRAGMA wal_autocheckpoint = {LONGEST_LOG}",
-)
-_READING: Final = ("PRAGMA query_only = ON", "PRAGMA temp_store = MEMORY")
+_WRITING: Final = {
+    "journal_mode": "WAL",
+    "synchronous": "FULL",  # a commit is on the disk when it returns
+    "cache_size": f"-{CACHE_KIB}",
+    "temp_store": "MEMORY",
+    "wal_autocheckpoint": str(LONGEST_LOG),
+}
+_READING: Final = {"query_only": "ON", "temp_store": "MEMORY"}
 
 
 def connect(path: str) -> sqlite3.Connection:

@@ -19,6 +19,7 @@ class SqliteDialect(Dialect):
     """SQLite from 3.35."""
 
     types = {"key": "BLOB", "bytes": "BLOB", "name": "TEXT", "text": "TEXT", "int": "INTEGER", "bool": "INTEGER"}  # noqa: RUF012
+    reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
     payload = "CAST(job_data AS BLOB)"
 

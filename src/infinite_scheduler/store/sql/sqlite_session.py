@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import SimpleQueue
@@ -44,10 +44,15 @@ class Transactions:
         self.committed: Callable[[int], None] = lambda _rows: None
         """Told how many rows each commit has changed."""
 
-    def prepare(self, pragmas: Iterable[str]) -> None:
+    def prepare(self, pragmas: Mapping[str, str]) -> None:
         """Set the connection up."""
-        for pragma in pragmas:
-            self._insist(partial(self._connection.execute, pragma))
+        for name, value in pragmas.items():
+            answer = self._insist(partial(self._pragma, f"{name} = {value}"))
+            if name == "journal_mode" and answer == "delete":
+                raise StoreBroken(
+                    f"the database {self._path} cannot keep a write-ahead log: its file system does not allow shared "
+                    "memory; use a local disk"
+                )
 
     def write(self, body: Body[T]) -> T:
         """Run the body under the write lock, and commit."""
@@ -62,7 +67,7 @@ class Transactions:
 
     def version(self) -> int:
         """A number that changes when another connection has committed."""
-        return self._insist(lambda: int(self._connection.execute("PRAGMA data_version").fetchone()[0]))
+        return int(self._insist(partial(self._pragma, "data_version")))
 
     def checkpoint(self) -> None:
         """Bring the log to its end, so that the next commit can start it over."""
@@ -72,6 +77,10 @@ class Transactions:
         """Disconnect."""
         self._statements.close()
         self._connection.close()
+
+    def _pragma(self, text: str) -> Any:
+        row = self._connection.execute(f"PRAGMA {text}").fetchone()
+        return row[0] if row else None
 
     def _insist(self, step: Callable[[], T]) -> T:
         """Do a step, again while somebody is in the way: SQLite's own way of waiting favours whoever came last."""
@@ -100,7 +109,6 @@ class Transactions:
                 self._roll_back()
                 if not is_missing_table(error):
                     raise
-                self._statements.forget()
             except BaseException:
                 self._roll_back()
                 raise
@@ -124,6 +132,7 @@ class Transactions:
             raise in_doubt(error, self._path) from error
 
     def _roll_back(self) -> None:
+        self._statements.forget()  # tables that this transaction made are gone again
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 

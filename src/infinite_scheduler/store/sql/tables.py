@@ -70,8 +70,8 @@ class Catalog:
         self._check(cursor)
         if app not in self._days:
             prefix = f"{app}_scheduled_jobs_"
-            dates = (name.removeprefix(prefix) for name in self._names if name.startswith(prefix))
-            self._days[app] = tuple(sorted(_day(date) for date in dates if len(date) == 8 and date.isdigit()))
+            days = (_day(name.removeprefix(prefix)) for name in self._names if name.startswith(prefix))
+            self._days[app] = tuple(sorted(day for day in days if day is not None))
         return self._days[app]
 
     def _check(self, cursor: Cursor) -> None:
@@ -83,5 +83,10 @@ class Catalog:
         self._checked = True
 
 
-def _day(date: str) -> int:
-    return int(datetime.strptime(date, "%Y%m%d").replace(tzinfo=UTC).timestamp()) // (DAY_MS // 1000)
+def _day(date: str) -> int | None:
+    """The day that ends a table's name; None for a table that is not ours."""
+    try:
+        parsed = datetime.strptime(date, "%Y%m%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(parsed.timestamp()) * 1000 // DAY_MS if len(date) == len("YYYYMMDD") else None
