@@ -54,6 +54,8 @@ class KeyConflict(InvalidRequest):
     """An idempotency key was used before for a job with another content."""
 
     def __init__(self, app: str, key: str, job_id: str) -> None:
+        self.app = app
+        self.key = key
         self.job_id = job_id
         super().__init__(
             f"idempotency key {key!r} of app {app!r} belongs to job {job_id}, which has another time or data: "

@@ -85,7 +85,12 @@ class Scheduler(Client):
 
         def register(function: F) -> F:
             handler = PythonHandler(
-                function, batch=batch, pool=pool, concurrency=concurrency, timeout_ms=_ms(timeout) if timeout else None
+                function,
+                batch=batch,
+                pool=pool,
+                concurrency=concurrency,
+                timeout_ms=_ms(timeout) if timeout else None,
+                clock=self._clock,
             )
             self.add_app(
                 name,
@@ -136,6 +141,7 @@ class Scheduler(Client):
             pool=app.pool,
             concurrency=app.concurrency,
             timeout_ms=_ms(app.timeout),
+            clock=self._clock,
         )
         self.add_app(
             name,
@@ -200,11 +206,15 @@ class Scheduler(Client):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    @property
+    def node_id(self) -> str:
+        """The name of this node in lists and logs."""
+        return self.settings.node.id or f"{socket.gethostname()}-{os.getpid()}"
+
     def _node(self) -> NodeInfo:
-        nonce = secrets.token_hex(8)
         return NodeInfo(
-            nonce=nonce,
-            node_id=self.settings.node.id or f"{socket.gethostname()}-{os.getpid()}",
+            nonce=secrets.token_hex(8),
+            node_id=self.node_id,
             apps=frozenset(self._apps),
             started_ms=self._clock.wall_ms(),
         )

@@ -1,6 +1,6 @@
 """Cancels jobs at given moments, from a process of its own, and prints how each cancel was answered.
 
-Run with the installed product: `cancels.py URL APP FILE`; a line of the file is the id of a job and a moment in epoch ms.
+Run with the installed product: `cancels.py URL APP FILE`; a line of the file is a job's id and a moment in epoch ms.
 """
 
 import asyncio
@@ -25,12 +25,11 @@ async def cancel(client: Client, app: str, job: str, at_ms: int) -> None:
     print(job, answer)
 
 
-async def main(url: str, app: str, file: str) -> None:
+async def main(url: str, app: str, wishes: list[list[str]]) -> None:
     """Cancel all of them, each at its moment."""
-    wishes = [line.split() for line in Path(file).read_text().splitlines()]
     async with Client(url) as client, asyncio.TaskGroup() as tasks:
         for job, at_ms in wishes:
             tasks.create_task(cancel(client, app, job, int(at_ms)))
 
 
-asyncio.run(main(*sys.argv[1:]))
+asyncio.run(main(sys.argv[1], sys.argv[2], [line.split() for line in Path(sys.argv[3]).read_text().splitlines()]))

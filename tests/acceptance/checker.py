@@ -1,10 +1,11 @@
 """An independent judge: decides from evidence outside of the scheduler whether a promise was broken.
 
-It imports nothing of what it judges. Its evidence is what the handlers wrote down themselves when they were called, what
-callers were answered, and what was done to the processes. All times are wall-clock milliseconds of the same machine.
+It imports nothing of what it judges. Its evidence is what the handlers wrote down themselves when they were called,
+what callers were answered, and what was done to the processes. All times are wall-clock milliseconds of one machine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +54,7 @@ class Verdict(NamedTuple):
     def faults(self) -> dict[str, Sequence[object]]:
         """The broken promises, by name."""
         return {
-            name: found[:5]
-            for name, found in zip(self._fields, self, strict=True)
-            if found and name != "explained"
+            name: found[:5] for name, found in zip(self._fields, self, strict=True) if found and name != "explained"
         }
 
 
@@ -69,7 +68,7 @@ def judge(evidence: Evidence) -> Verdict:
     repeats = [
         (_is_explained(first, again, evidence.blows), again)
         for group in deliveries.values()
-        for first, again in zip(group, group[1:], strict=False)
+        for first, again in pairwise(group)
     ]
     return Verdict(
         lost=[job for job in evidence.promised if job not in fired and job not in gone],

@@ -53,17 +53,15 @@ def never_end(job: Any) -> None:
 
 
 async def maybe_die(job: Any) -> None:
-    """End the process without a word, if the data says so."""
+    """Kill the process, if the data says so."""
     write_down(job)
-    if job.data == "exit":
-        os._exit(7)
     if job.data == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(0.01)
 
 
 def maybe_die_in_a_thread(job: Any) -> None:
-    """The same as a sync function."""
+    """A sync function that ends the process without a word, if the data says so."""
     write_down(job)
     if job.data == "exit":
         os._exit(7)

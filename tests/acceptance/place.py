@@ -6,6 +6,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -224,3 +225,21 @@ class Place:
 
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.database, timeout=PATIENCE_S, isolation_level=None)
+
+
+class Killer(threading.Thread):
+    """Kills the node at given moments, and starts another one each time."""
+
+    def __init__(self, place: Place, moments: Sequence[int]) -> None:
+        super().__init__()
+        self._place = place
+        self._moments = sorted(moments)
+        self.made: list[Blow] = []
+        self._node = place.node()
+
+    def run(self) -> None:
+        for moment_ms in self._moments:
+            time.sleep(max(0, moment_ms - now_ms()) / 1000)
+            self.made.append(self._node.kill())
+            self._node = self._place.node()
+        self._node.ready()

@@ -54,7 +54,7 @@ def test_what_was_handed_over_at_most_a_second_before_a_kill_of_its_process_may_
 ) -> None:
     again = handed(wall_ms=8000, pid=2)
     verdict = judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, killed_ms)]))
-    assert verdict == CLEAN._replace(**{"explained" if explained else "unexplained": [again]})
+    assert verdict == (CLEAN._replace(explained=[again]) if explained else CLEAN._replace(unexplained=[again]))
 
 
 def test_the_kill_of_another_process_explains_nothing() -> None:
@@ -78,7 +78,7 @@ def test_what_was_in_flight_when_its_process_was_frozen_may_be_handed_over_by_an
 def test_a_process_that_wakes_up_may_only_finish_what_it_had_begun(wall_ms: int, explained: bool) -> None:
     stale = handed(wall_ms=wall_ms, pid=1)
     verdict = judge(Evidence({"a": 5000}, [handed(pid=2), stale], [Blow(1, 4000, 20_000)]))
-    assert verdict == CLEAN._replace(**{"explained" if explained else "unexplained": [stale]})
+    assert verdict == (CLEAN._replace(explained=[stale]) if explained else CLEAN._replace(unexplained=[stale]))
 
 
 def test_a_job_whose_cancel_was_acknowledged_must_not_fire() -> None:

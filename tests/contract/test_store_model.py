@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Change, Job, JobSpec, Owner, Priority, Shard, Status, position, shard_of, start_of
@@ -23,8 +23,8 @@ APP = "mail"
 SHARDS = 2
 END_MS = (1 << 48) - 1
 
-delays = st.sampled_from([0, 1, 2, 5, 10, 100, 1000, 86_400_000, 40 * 86_400_000])
-numbers = st.integers(0, SHARDS - 1)
+delays = st.sampled_from([0, 1, 2, 3, 5, 8, 8, 20, 86_400_000, 40 * 86_400_000])
+leads = st.sampled_from([1, 4, 9, 9, 30])
 priorities = st.sampled_from(Priority)
 
 
@@ -206,10 +206,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     # The node
 
-    @rule(number=numbers)
-    def take(self, number: int) -> None:
-        if number in self.memory:
-            return
+    @initialize(number=st.integers(0, SHARDS - 1))
+    def begin(self, number: int) -> None:
+        self.own(number)
+
+    @precondition(lambda self: len(self.memory) < SHARDS)
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        self.own(data.draw(st.sampled_from([n for n in range(SHARDS) if n not in self.memory])))
+
+    def own(self, number: int) -> None:
         info = self.shard_row(number)
         claim = Claim(shard=Shard(APP, number), seen=info.owner, beat=None)
         (grant,) = self.run(self.node.take([claim]))
@@ -217,33 +223,34 @@ class StoreMachine(RuleBasedStateMachine):
         cursor = start_of(min(grant.low_ms, grant.line_ms))
         self.memory[number] = Memory(grant.owner, grant.line_ms, grant.low_ms, [cursor] * 3, {})
 
-    @rule(number=numbers)
-    def release(self, number: int) -> None:
-        memory = self.memory.pop(number, None)
-        if memory is not None:
+    def draw(self, data: st.DataObject) -> tuple[int, Memory]:
+        """One of the shards that are owned."""
+        number = data.draw(st.sampled_from(sorted(self.memory)))
+        return number, self.memory[number]
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), crashes=st.booleans())
+    def give_shard_up(self, data: st.DataObject, crashes: bool) -> None:
+        number, memory = self.draw(data)
+        del self.memory[number]
+        if not crashes:
             shard = Shard(APP, number)
             self.run(self.node.release({shard: memory.owner}, {shard: memory.safe_low(self.now)}))
 
-    @rule(number=numbers)
-    def crash(self, number: int) -> None:
-        self.memory.pop(number, None)
-
-    @rule(number=numbers, lead=delays)
-    def advance(self, number: int, lead: int) -> None:
-        memory = self.memory.get(number)
-        if memory is None:
-            return
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), lead=leads)
+    def advance(self, data: st.DataObject, lead: int) -> None:
+        number, memory = self.draw(data)
         line_ms = max(memory.line_ms, self.now + lead)
         low_ms = memory.safe_low(self.now)
         step = Step(shard=Shard(APP, number), owner=memory.owner, line_ms=line_ms, low_ms=low_ms)
         assert not self.run(self.node.advance([step]))
         memory.line_ms, memory.low_ms = line_ms, low_ms
 
-    @rule(number=numbers, priority=st.sampled_from([None, *Priority]), limit=st.integers(1, 5))
-    def scan(self, number: int, priority: Priority | None, limit: int) -> None:
-        memory = self.memory.get(number)
-        if memory is None:
-            return
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), priority=st.sampled_from([None, None, *Priority]), limit=st.integers(1, 9))
+    def scan(self, data: st.DataObject, priority: Priority | None, limit: int) -> None:
+        number, memory = self.draw(data)
         wanted = range(3) if priority is None else [priority]
         start = min(memory.cursors[p] for p in wanted)
         end = start_of(memory.line_ms)
@@ -262,11 +269,12 @@ class StoreMachine(RuleBasedStateMachine):
         for p in wanted:
             memory.cursors[p] = max(memory.cursors[p], page.next or end)
 
-    @rule(number=numbers)
-    def answer(self, number: int) -> None:
-        if number in self.memory:
-            self.decide(number, self.requests(number))
-            assert not self.requests(number)
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        number, _ = self.draw(data)
+        self.decide(number, self.requests(number))
+        assert not self.requests(number)
 
     def decide(self, number: int, requests: list[Request], handed_over: list[bytes] | None = None) -> None:
         """Wakes go onto the wheel; changes are those of the rule that asked."""
@@ -281,16 +289,16 @@ class StoreMachine(RuleBasedStateMachine):
             if job.key not in changed:
                 assert memory.held.setdefault(job.key, job) == job
 
+    @precondition(lambda self: any(job.due_ms <= self.now for m in self.memory.values() for job in m.held.values()))
     @rule(
-        number=numbers,
         status=st.sampled_from([Status.DONE, Status.FAILED, Status.EXPIRED, Status.PENDING]),
         delay=delays,
         data=st.data(),
     )
-    def settle(self, number: int, status: Status, delay: int, data: st.DataObject) -> None:
-        memory = self.memory.get(number)
-        due = sorted(key for key, job in memory.held.items() if job.due_ms <= self.now) if memory else []
-        if memory is None or not due:
+    def settle(self, status: Status, delay: int, data: st.DataObject) -> None:
+        number, memory = self.draw(data)
+        due = sorted(key for key, job in memory.held.items() if job.due_ms <= self.now)
+        if not due:
             return
         chosen = data.draw(st.lists(st.sampled_from(due), min_size=1, max_size=3, unique=True))
         again_ms = self.now + delay
@@ -317,9 +325,9 @@ class StoreMachine(RuleBasedStateMachine):
                     memory.held[job.key] = msgspec.structs.replace(s.job, due_ms=again_ms, attempt=job.attempt)
         memory.low_ms = settled.low_ms.get(Shard(APP, number), memory.low_ms)
 
-    @rule(ms=delays)
+    @rule(ms=st.sampled_from([1, 2, 3, 5, 9]))
     def time_passes(self, ms: int) -> None:
-        self.clock.advance(min(ms, 86_400_000))
+        self.clock.advance(ms)
 
     # What always holds
 
@@ -382,8 +390,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreModel = StoreMachine.TestCase
 TestStoreModel.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=150,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -144,6 +144,14 @@ class Shell:
             time.sleep(0.1)
         raise AssertionError(f"job {job} is never {wanted}")
 
+    def until_reason(self, job: str, reason: str) -> None:
+        """Wait until this is why the job has not fired."""
+        for _ in range(60):
+            if self.run("explain", job).answer["reason"] == reason:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"job {job} is never {reason}")
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
@@ -230,6 +238,8 @@ def test_a_key_that_the_store_knows_for_another_job_is_a_bad_line(shell: Shell) 
     refused = shell.run("schedule", "reminders", "--from", "-", stdin=text)
     assert refused.code == 2
     assert "'k'" in refused.error
+    stopped = json.loads(refused.err.splitlines()[0])
+    assert stopped == {"accepted": 0, "last_line": 0, "in_doubt_up_to_line": None}
     assert len(shell.jobs()) == 1
     skipped = shell.run("schedule", "reminders", "--from", "-", "--skip-bad", stdin=text)
     assert (skipped.code, [answer["line"] for answer in skipped.lines]) == (0, [1, 3])
@@ -300,22 +310,34 @@ def test_a_node_hands_over_and_can_be_watched(shell: Shell) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (0, "")
-        assert '"request_id"' in err or '"job_id"' in err
+        assert failing in [json.loads(line).get("job_id") for line in err.splitlines()]
     assert shell.run("nodes").lines == []
 
 
 def test_a_node_that_has_to_leave_something_says_so(shell: Shell) -> None:
     with shell.node() as process:
         job = shell.schedule('"slow"', "0s")
-        for _ in range(60):
-            if shell.run("explain", job).answer["reason"] == "in_flight":
-                break
-            time.sleep(0.1)
+        shell.until_reason(job, "in_flight")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 1
         assert job in err
     assert shell.run("explain", job).answer["reason"] in ("in_flight", "no_node")
+
+
+def test_a_second_ctrl_c_ends_a_node_at_once_and_charges_no_job(shell: Shell) -> None:
+    shell.write("scheduler.toml", CONFIG.replace("500ms", "60s"))
+    with shell.node() as process:
+        job = shell.schedule('"slow"', "0s")
+        shell.until_reason(job, "in_flight")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "Stopping" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 130
+    shown = shell.run("jobs", "show", job).answer
+    assert (shown["status"], shown["attempt"], shown["error"]) == ("pending", 1, None)
 
 
 def test_the_demo_delivers_everything_in_time(shell: Shell) -> None:
@@ -527,6 +549,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_nothing_is_half_written(shell
     ended = shell.run("schedule", "reminders", "--from", "-", stdin=big * 20, prepare=full)
     assert (ended.code, ended.out) == (5, "")
     assert "jobs.db" in ended.error
+    assert json.loads(ended.err.splitlines()[0])["accepted"] == 0
     assert len(shell.jobs()) == 1
 
 

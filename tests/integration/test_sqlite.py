@@ -1,9 +1,11 @@
 """What is special to SQLite: its file, its errors, several processes on it, proof of life, and retention."""
 
-# ruff: noqa: ASYNC222, ASYNC240 - these tests look at files and processes, and nothing else runs in their loops
+# ruff: noqa: ASYNC222, ASYNC230, ASYNC240 - these tests look at files and processes, and nothing else runs in their loops
 
 import asyncio
+import fcntl
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Attempt, Job, Owner, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, ShardInfo, Upkeep
-from infinite_scheduler.store.sql import sqlite_session, upkeep
+from infinite_scheduler.store.sql import sqlite_checkpoint, sqlite_session, sqlite_turns, upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
 from infinite_scheduler.store.sql.statements import Session, Statements
@@ -185,9 +187,11 @@ class TestTables:
 
     async def test_a_table_whose_making_was_undone_hides_no_other(self, session: Session, path: Path) -> None:
         def undone(tx: Statements) -> None:
-            tx.insert_jobs(SMS, [new_row()])
+            tx.insert_jobs(SMS, [row])
+            assert tx.read_jobs(SMS, [row.key])
             raise LookupError
 
+        row = new_row()
         with pytest.raises(LookupError):
             await session.write(undone)
         other = await opened(path)
@@ -428,6 +432,17 @@ class TestSessions:
         await other.close()
         assert [await lane.changed() for lane in lanes] == [True, True]
 
+    async def test_the_log_starts_over_under_steady_load(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in (("FRAMES", 100), ("LONG_LOG", 200), ("LEAST", 1)):
+            monkeypatch.setattr(sqlite_checkpoint, name, value)
+        database = await opened(path)
+        session = await registered(database)
+        for n in range(100):
+            await add(session, [new_row(NOW + (n * 37 + m * 997) % DAY_MS, payload=b"1" * 400) for m in range(100)])
+        header = Path(f"{path}-wal").read_bytes()[:16]
+        assert int.from_bytes(header[12:], "big") > 2  # how often it did, as SQLite counts
+        await database.close()
+
     async def test_no_thread_or_file_is_left_after_close(self, path: Path) -> None:
         before = threading.active_count()
         database = await opened(path)
@@ -435,6 +450,48 @@ class TestSessions:
         await database.close()
         assert threading.active_count() == before
         assert not Path(f"{path}-wal").exists()
+
+
+class TestTurns:
+    async def test_who_waits_for_the_lock_is_not_overtaken(
+        self, session: Session, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_turns, "COURTESY_S", 30)
+        other = await opened(path)
+        shell = sqlite3.connect(path, isolation_level=None)
+        order: list[str] = []
+        for _ in range(10):
+            shell.execute("BEGIN IMMEDIATE")
+            first = asyncio.create_task(session.write(lambda _: order.append("first")))
+            while not is_taken(path):  # noqa: ASYNC110 - another thread takes it
+                await asyncio.sleep(0.001)
+            second = asyncio.create_task(other.session("door").write(lambda _: order.append("second")))
+            await asyncio.sleep(0.002)
+            shell.execute("ROLLBACK")
+            await asyncio.gather(first, second)
+        shell.close()
+        await other.close()
+        assert order == ["first", "second"] * 10
+
+    async def test_a_process_that_does_not_use_its_turn_holds_nobody_up_for_long(
+        self, session: Session, path: Path
+    ) -> None:
+        with Path(f"{path}-nodes", "turn").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            await add(session, [new_row()])
+
+    async def test_without_the_file_of_turns_writing_goes_on(self, session: Session, path: Path) -> None:
+        shutil.rmtree(f"{path}-nodes")
+        await add(session, [new_row()])
+
+
+def is_taken(path: Path) -> bool:
+    with Path(f"{path}-nodes", "turn").open("w") as turn:
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class TestProcesses:
@@ -755,7 +812,7 @@ class TestUpkeep:
             await move(session, records[key], OLD + 100)
         entries = [
             (position(keys[0], OLD + 50), keys[0]),  # it was moved on from there
-            (position(keys[2], OLD + 50), keys[2]),  # it ended
+            (position(keys[2], OLD + 2), keys[2]),  # it ended
             (position(keys[3], NOW + 50), keys[3]),  # stale, but not before low
             (position(new_row(OLD).key, OLD + 50), new_row(OLD).key),  # of a job that is gone
         ]

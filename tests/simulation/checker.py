@@ -125,10 +125,8 @@ class Judge:
                 self._committed(event)
             case "stepped":
                 self._steps.setdefault(event.who, []).append((event.at, event.facts["by"]))
-            case "away" | "leaving" | "left":
-                pass
             case _:
-                raise ValueError(event.what)
+                assert event.what in ("away", "leaving", "left"), event.what
 
     def _break(self, promise: str, job: str, how: str) -> None:
         self.violations.append(Violation(promise, self._now, job, how))

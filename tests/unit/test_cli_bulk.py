@@ -1,15 +1,18 @@
 """Files of jobs: what is read, what is refused, in how much memory."""
 
 import io
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
 from infinite_scheduler.cli.bulk import BATCH, BATCH_BYTES, Bulk, Line, _batches, _lines
 from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.session import Session
 from infinite_scheduler.config import load_settings
-from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import JobSpec
+from infinite_scheduler.errors import InvalidRequest, KeyConflict, StoreUnavailable
+from infinite_scheduler.model import Accepted, JobId, JobSpec
 
 NOW = 1_893_456_000_000
 
@@ -91,3 +94,51 @@ def line(size: int) -> Line:
 )
 def test_batches_are_bounded_in_jobs_and_in_bytes(sizes: Sequence[int], batches: Sequence[int]) -> None:
     assert [len(batch) for batch in _batches(line(size) for size in sizes)] == batches
+
+
+class Doorkeeper:
+    """A client that answers as it is told: refuses batches, fails at the last job."""
+
+    def __init__(self, *, refuses_batches: bool, fails_at: bytes) -> None:
+        self.refuses_batches, self.fails_at = refuses_batches, fails_at
+
+    async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        if self.refuses_batches and len(specs) > 1:
+            raise KeyConflict("sms", "k", "another")
+        if any(spec.payload == self.fails_at for spec in specs):
+            raise StoreUnavailable("away")
+        return [Accepted(bytes(JobId.make(NOW, 0, 1)), NOW) for _ in specs]
+
+
+async def commit(client: Any, *, skip_bad: bool) -> None:
+    file, jobs = io.BytesIO(b'{"at": "now", "data": 1}\n{"at": "now", "data": 2}\n{"at": "now", "data": 3}\n'), bulk()
+    settings = load_settings(environ={})
+    out = Output(as_json=True)
+    jobs.check(file, out, skip_bad=skip_bad)
+    await jobs.commit(Session(client, out, settings), file, skip_bad=skip_bad)
+
+
+async def test_what_is_durable_is_answered_for_although_a_later_job_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StoreUnavailable):
+        await commit(Doorkeeper(refuses_batches=True, fails_at=b"2"), skip_bad=True)
+    told = capsys.readouterr()
+    assert [json.loads(line)["line"] for line in told.out.splitlines()] == [1]
+    assert json.loads(told.err) == {"accepted": 1, "last_line": 1, "in_doubt_up_to_line": 3}
+
+
+async def test_a_batch_whose_answer_was_lost_is_in_doubt(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StoreUnavailable):
+        await commit(Doorkeeper(refuses_batches=False, fails_at=b"3"), skip_bad=False)
+    assert json.loads(capsys.readouterr().err) == {"accepted": 0, "last_line": 0, "in_doubt_up_to_line": 3}
+
+
+async def test_a_batch_that_was_refused_is_not_in_doubt(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyConflict):
+        await commit(Doorkeeper(refuses_batches=True, fails_at=b""), skip_bad=False)
+    assert json.loads(capsys.readouterr().err) == {"accepted": 0, "last_line": 0, "in_doubt_up_to_line": None}
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused() -> None:
+    jobs = bulk()
+    with pytest.raises(InvalidRequest, match="line 4 has changed"):
+        list(jobs._again(iter([Line(4, None, "bad")])))

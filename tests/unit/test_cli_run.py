@@ -25,6 +25,7 @@ CODES = [
     (errors.StoreUnavailable("x"), 5),
     (errors.StoreBroken("x"), 5),
     (errors.HandlerTimeout("x"), 1),
+    (errors.WorkerDied("x"), 1),
     (errors.ShardLost("x"), 1),
     (errors.SchedulerError("x"), 1),
 ]

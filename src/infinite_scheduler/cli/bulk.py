@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -42,6 +42,10 @@ class Line(NamedTuple):
     error: str = ""
 
 
+Answers = Sequence[tuple[Line, Accepted]]
+"""Jobs that are durable, each with its line."""
+
+
 class Bulk:
     """The jobs of one file for one app; a delay such as "in 5m" counts from the same moment in both passes."""
 
@@ -74,43 +78,49 @@ class Bulk:
         """The second pass: schedule in batches, each durable before its answers are printed."""
         tally = _Tally()
         try:
-            for batch in _batches(self._again(_shown(self._read(lines), lines, "scheduling"), skip_bad=skip_bad)):
-                accepted = await self._submit(session, batch, skip_bad=skip_bad)
-                tally.add(accepted)
-                if session.out.as_json:
-                    for line, job in accepted:
-                        answer = {"line": line.number, "id": job.id, "due_ms": job.due_ms, "repeated": job.repeated}
-                        session.out.record(answer)
-        except BaseException:
-            session.out.note(
-                f"stopped: {_count(tally.accepted, 'job')} of {self._good:,} were accepted, "
-                f"up to line {tally.last_line}; what follows it was not"
-            )
+            for batch in _batches(self._again(_shown(self._read(lines), lines, "scheduling"))):
+                tally.sent_line = batch[-1].number
+                async for accepted in self._submit(session, batch, skip_bad=skip_bad):
+                    tally.add(accepted)
+                    if session.out.as_json:
+                        _answer(session.out, accepted)
+        except BaseException as error:
+            _report_stop(session.out, tally, certain=isinstance(error, InvalidRequest))
             raise
         if not session.out.as_json:
             session.out.say(tally.sentence(self._app))
 
-    def _again(self, lines: Iterator[Line], *, skip_bad: bool) -> Iterator[Line]:
-        """The good lines; bad ones were reported by the first pass."""
+    def _again(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The good lines; the first pass has reported the bad ones."""
+        bad = 0
         for line in lines:
             if line.spec is not None:
                 yield line
-            elif not skip_bad:
+                continue
+            bad += 1
+            if bad > self._bad:
                 raise InvalidRequest(f"line {line.number} has changed while the file was read: {line.error}")
 
-    async def _submit(
-        self, session: Session, batch: Sequence[Line], *, skip_bad: bool
-    ) -> Sequence[tuple[Line, Accepted]]:
+    async def _submit(self, session: Session, batch: Sequence[Line], *, skip_bad: bool) -> AsyncIterator[Answers]:
+        """Accept a batch, all or none of it; where bad lines are skipped, one by one if the store refuses one of them.
+
+        Each answer is given as soon as it is durable, so that none is lost when a later one fails.
+        """
         specs = [line.spec for line in batch if line.spec is not None]
         try:
-            return list(zip(batch, await session.client.submit(specs), strict=True))
+            accepted = await session.client.submit(specs)
         except KeyConflict as error:
             if not skip_bad:
                 raise
             if len(batch) == 1:
                 _report(session.out, batch[0].number, str(error))
-                return []
-        return [answer for line in batch for answer in await self._submit(session, [line], skip_bad=True)]
+                return
+        else:
+            yield list(zip(batch, accepted, strict=True))
+            return
+        for line in batch:
+            async for answer in self._submit(session, [line], skip_bad=True):
+                yield answer
 
     def _read(self, lines: IO[bytes]) -> Iterator[Line]:
         lines.seek(0)
@@ -134,11 +144,13 @@ class _Tally:
     """What was accepted so far."""
 
     def __init__(self) -> None:
-        self.accepted = self.repeated = self.last_line = 0
+        self.accepted = self.repeated = 0
+        self.last_line = 0  # the last one that was accepted
+        self.sent_line = 0  # the last one that the store was asked for
         self.first_ms: int | None = None
         self.last_ms: int | None = None
 
-    def add(self, answers: Sequence[tuple[Line, Accepted]]) -> None:
+    def add(self, answers: Answers) -> None:
         if not answers:
             return
         self.accepted += len(answers)
@@ -256,6 +268,22 @@ def _report(out: Output, number: int, error: str) -> None:
         print(json.dumps({"line": number, "error": error}), file=sys.stderr)
     else:
         out.note(f"line {number}: {error}", style="red")
+
+
+def _answer(out: Output, accepted: Answers) -> None:
+    for line, job in accepted:
+        out.record({"line": line.number, "id": job.id, "due_ms": job.due_ms, "repeated": job.repeated})
+
+
+def _report_stop(out: Output, tally: _Tally, *, certain: bool) -> None:
+    """Say what was accepted before an error. Unless the store has refused, its last answer may have been lost."""
+    doubt = tally.sent_line if tally.sent_line > tally.last_line and not certain else None
+    if out.as_json:
+        told = {"accepted": tally.accepted, "last_line": tally.last_line, "in_doubt_up_to_line": doubt}
+        print(json.dumps(told), file=sys.stderr)
+        return
+    text = f"stopped: {_count(tally.accepted, 'job')} accepted, up to line {tally.last_line}"
+    out.note(f"{text}; what follows, up to line {doubt}, may have been accepted too" if doubt else text)
 
 
 def _count(number: int, word: str) -> str:

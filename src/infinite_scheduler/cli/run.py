@@ -20,6 +20,7 @@ from infinite_scheduler.errors import (
     TooLate,
     Unavailable,
     UnknownJob,
+    WorkerDied,
 )
 
 PROGRAM: Final = "infinite-scheduler"
@@ -37,6 +38,7 @@ _CODES: Final[Sequence[tuple[type[SchedulerError], int]]] = (
     (UnknownJob, NOT_FOUND),
     (TooLate, TOO_LATE),
     (HandlerTimeout, FAILURE),
+    (WorkerDied, FAILURE),
     (Unavailable, NO_STORE),
     (StoreBroken, NO_STORE),
 )

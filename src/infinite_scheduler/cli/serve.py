@@ -1,10 +1,9 @@
 """The command that runs a node."""
 
 import asyncio
+import logging
 import os
 import signal
-import socket
-import sys
 from importlib.metadata import version
 
 import msgspec
@@ -17,10 +16,12 @@ from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
 from infinite_scheduler.scheduler import Scheduler
 
+logger = logging.getLogger(__name__)
+
 
 def run_node(place: Place) -> int:
     """Run until SIGTERM or SIGINT. Returns 1 if something had to be left, 0 otherwise."""
-    settings = _named(place.settings())
+    settings = place.settings()
     if not settings.apps:
         where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(
@@ -31,38 +32,28 @@ def run_node(place: Place) -> int:
     return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=place.as_json))
 
 
-def _named(settings: Settings) -> Settings:
-    """The settings with a node id, so that the start line, the lists and the log say the same."""
-    node_id = settings.node.id or f"{socket.gethostname()}-{os.getpid()}"
-    return settings.model_copy(update={"node": settings.node.model_copy(update={"id": node_id})})
-
-
 async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await scheduler.start()
-    _print_start(settings, as_json=as_json)
+    _print_start(scheduler, as_json=as_json)
     await stop.wait()
-    loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends it at once
-    _print_stop(settings)
+    # A second Ctrl-C ends the process like a crash: unwinding would charge jobs in flight with a failure.
+    loop.add_signal_handler(signal.SIGINT, os._exit, 130)
+    seconds = settings.node.stop_timeout.total_seconds()
+    logger.info("Stopping: jobs in flight have up to %g s to end; a second Ctrl-C ends the node at once.", seconds)
     return 0 if await scheduler.stop() else 1
 
 
-def _print_start(settings: Settings, *, as_json: bool) -> None:
+def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
+    settings = scheduler.settings
     apps, url = sorted(settings.apps), shown_url(settings.store.url)
     if as_json:
-        line = {"event": "started", "node": settings.node.id, "store": url, "apps": apps, "pid": os.getpid()}
+        line = {"event": "started", "node": scheduler.node_id, "store": url, "apps": apps, "pid": os.getpid()}
         print(msgspec.json.encode(line).decode(), flush=True)
         return
     release = version("infinite-scheduler")
-    text = f"infinite-scheduler {release}: node {settings.node.id} runs {', '.join(apps)} on {url} (Ctrl-C stops it)"
+    text = f"infinite-scheduler {release}: node {scheduler.node_id} runs {', '.join(apps)} on {url} (Ctrl-C stops it)"
     print(plain(text), flush=True)
-
-
-def _print_stop(settings: Settings) -> None:
-    seconds = settings.node.stop_timeout.total_seconds()
-    print(
-        f"stopping: jobs in flight have up to {seconds:g} s to end (Ctrl-C again: at once)", file=sys.stderr, flush=True
-    )

@@ -272,6 +272,11 @@ class Desk:
             flight.shown = True
         return [Running(job=f.job, started_ms=f.started_ms) for f in found]
 
+    @property
+    def busy(self) -> bool:
+        """Does a handler work on anything, even on what is reported already?"""
+        return bool(self._tasks)
+
     def interrupt(self) -> Sequence[Job]:
         """The node must stop: cancel what can be. Returns the jobs whose handlers run on: they are not settled here."""
         running = [job for job in self._plan.handler.unfinished() if job.key in self.flights]

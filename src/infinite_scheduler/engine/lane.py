@@ -150,8 +150,10 @@ class Lane:
                 await wait(self._clock, asyncio.Event(), pause_ms)
                 pause_ms = min(2 * pause_ms, BACK_OFF_MS[1])
                 continue
-            pause_ms = BACK_OFF_MS[0]
-            self._store_back()
+            if not self.tenures:
+                self._store_back()  # who owns nothing has nothing to write
+            if self._away_since_ms is None:
+                pause_ms = BACK_OFF_MS[0]
             if not worked and not self._commands:
                 await wait(self._clock, self._stir, self._idle_ms())
 
@@ -187,7 +189,7 @@ class Lane:
     # Steps
 
     async def _take(self, claims: Sequence[Claim]) -> None:
-        grants = await self._ownership.take(claims)
+        grants = await self._written((), self._ownership.take(claims))
         for grant in grants:
             former = self.tenures.get(grant.shard)
             if former is not None:
@@ -212,7 +214,9 @@ class Lane:
         doubted = {shard: tenure for shard, tenure in self.tenures.items() if tenure.doubt is not None}
         if not doubted:
             return False
-        grants = {g.shard: g for g in await self._ownership.reload({s: t.owner for s, t in doubted.items()})}
+        owners = {shard: tenure.owner for shard, tenure in doubted.items()}
+        handed_over = {key for tenure in doubted.values() for key in tenure.out}
+        grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over)}
         why = next(iter(doubted.values())).doubt or ""
         for shard, tenure in doubted.items():
             if shard in grants:
@@ -434,10 +438,12 @@ class Lane:
     async def _written(self, owners: Collection[Shard], call: Awaitable[T]) -> T:
         """The result of a write; without one it is not known what was written, so its shards are in doubt [10]."""
         try:
-            return await call
+            result = await call
         except BaseException:
             self.doubt(owners, "a write to the store had no answer")
             raise
+        self._store_back()
+        return result
 
     def _lose(self, shards: Collection[Shard]) -> None:
         """Other nodes own these shards now."""
@@ -460,6 +466,7 @@ class Lane:
             self._tell(StoreAway(error=describe(error), kept=len(self._outcomes)))
 
     def _store_back(self) -> None:
+        """It has taken a write: that it can be read says little, as a full disk can be."""
         if self._away_since_ms is not None:
             self._tell(StoreBack(away_ms=self._clock.steady_ms() - self._away_since_ms))
             self._away_since_ms = None

@@ -11,9 +11,9 @@ from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer, PoisonFailed, SuspectsFound
 from infinite_scheduler.policy.priority import PriorityQueue
+from infinite_scheduler.store.base import ALONE, FEW, MANY
 
-SIZES = (1000, 30, 1)
-"""Batches of suspects: a job that was in one of these when its process ended is fired in one of the next size."""
+SIZES = (MANY, FEW, ALONE)
 
 LOOK_MS = 5
 """How often a batch is looked at, whether it has ended."""
@@ -39,7 +39,7 @@ class Quarantine:
     def detain(self, job: Job, tenure: Tenure) -> None:
         """Take a job that may have ended a process."""
         size = tenure.suspects.get(job.key)
-        if size == 1 and tenure.charged:
+        if size == ALONE and tenure.charged:
             self._desks[job.app].fail(job, POISON)
             self._tell(PoisonFailed(app=job.app, job_id=job.id))
             return
@@ -81,35 +81,42 @@ class Quarantine:
             return
         if size < SIZES[0]:
             self._tell(SuspectsFound(app=batch[0].app, count=len(batch), batch=size))
-        try:
-            await self._mark(batch, size)
-        except SchedulerError:
-            return  # in doubt: its shards are loaded again, and the jobs come back
-        if size == 1:
+        if size == ALONE:
             await self._fire_alone(batch[0])
-        else:
+        elif await self._marked(batch, size):
             for job in batch:
                 if self._tenure(job):
                     self._desks[job.app].queue(job)
-        while any(self._under_way(job) for job in batch):
-            await sleep(self._clock, LOOK_MS)
+            await self._ended(batch)
+
+    async def _marked(self, batch: Sequence[Job], size: int) -> bool:
+        """Make the marks durable; without an answer the shards are loaded again, and the jobs come back."""
+        try:
+            await self._mark(batch, size)
+        except SchedulerError:
+            return False
+        return True
 
     async def _fire_alone(self, job: Job) -> None:
-        """Nothing else is in flight, so that no innocent job is charged for another's deed."""
+        """From its mark until it is settled nothing else is in flight: no innocent job is charged for another's deed."""
         self._gate.held_shut = True
         try:
-            while any(desk.flights for desk in self._desks.values()):
+            while any(desk.busy for desk in self._desks.values()):
                 await sleep(self._clock, LOOK_MS)
-            tenure = self._tenure(job)
-            if tenure is None or not tenure.may_fire or not self._gate.lease.valid():
+            if not await self._marked([job], ALONE):
                 return
-            self._desks[job.app].fire_alone(job)
-            while self._under_way(job):
-                await sleep(self._clock, LOOK_MS)
+            tenure = self._tenure(job)
+            if tenure is not None and tenure.may_fire and self._gate.lease.valid():
+                self._desks[job.app].fire_alone(job)
+                await self._ended([job])
         finally:
             self._gate.held_shut = False
             for desk in self._desks.values():
                 desk.stir()
+
+    async def _ended(self, batch: Sequence[Job]) -> None:
+        while any(self._under_way(job) for job in batch):
+            await sleep(self._clock, LOOK_MS)
 
     def _under_way(self, job: Job) -> bool:
         """Is it still to be handed over or settled, by the reign that holds it now?"""

@@ -11,13 +11,12 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD, check_payload, encode_data
-from infinite_scheduler.model import JobSpec, Priority, check_app_name
+from infinite_scheduler.model import MAX_DUE_MS, JobSpec, Priority, check_app_name
 from infinite_scheduler.policy.calendar import parse_moment
 
 MAX_TEXT: Final = 200
 MAX_TAGS: Final = 16
 MAX_TAG: Final = 64
-LAST_MS: Final = 253_402_300_799_999
 """The last moment that people can be shown: the end of the year 9999."""
 
 # Control characters break log lines, and PostgreSQL keeps no NUL; half of a surrogate pair has no place in UTF-8.
@@ -50,7 +49,7 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
     for again under the same idempotency key leads to another moment, and still is the same request.
     """
     check_app_name(app)
-    if type(scheduled_ms) is not int or not 0 <= scheduled_ms <= LAST_MS:
+    if type(scheduled_ms) is not int or not 0 <= scheduled_ms <= MAX_DUE_MS:
         raise InvalidTime(f"the moment {_shown(scheduled_ms)} is out of range: use one from 1970 to the year 9999")
     if payload is None:
         payload = encode_data(data, max_payload)
@@ -77,7 +76,8 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
 def digest(payload: bytes, scheduled_ms: int | None) -> bytes:
     """What must be the same when an idempotency key comes again: the payload, and the moment if one was asked for."""
     moment = b"" if scheduled_ms is None else b"at" + scheduled_ms.to_bytes(8, "big")
-    return hashlib.blake2b(payload, digest_size=16, person=moment).digest()
+    content = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")  # however it was written
+    return hashlib.blake2b(content, digest_size=16, person=moment).digest()
 
 
 def parse_line(line: bytes | str, *, app: str, now_ms: int, zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> JobSpec:

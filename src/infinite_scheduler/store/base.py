@@ -12,6 +12,10 @@ import msgspec
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
 
 
+MANY, FEW, ALONE = 1000, 30, 1
+"""The sizes of batches in which suspects are fired: a job whose process ended in one of these is fired in the next."""
+
+
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a store is told by the settings."""
 
@@ -309,11 +313,17 @@ class Ownership(ABC):
 
     @abstractmethod
     async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
-        """Give shards up in good order: nothing of them is in flight."""
+        """Give shards up in good order: nothing of them is in flight.
+
+        A job that was marked to be fired alone is one of a FEW suspects again.
+        """
 
     @abstractmethod
-    async def reload(self, owners: Mapping[Shard, Owner]) -> Sequence[Grant]:
-        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned."""
+    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
+        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned.
+
+        A job that was marked to be fired alone and is not handed over is one of a FEW suspects again.
+        """
 
     @abstractmethod
     async def advance(self, steps: Sequence[Step]) -> frozenset[Shard]:

@@ -10,6 +10,8 @@ import msgspec
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Attempt, Change, Job, JobRecord, Owner, Shard, Status, position
 from infinite_scheduler.store.base import (
+    ALONE,
+    FEW,
     Answers,
     Claim,
     Grant,
@@ -76,6 +78,8 @@ def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Gra
 def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None:
     """Leave shards without an owner; the epoch stays, so that the next one's is new."""
     mine, _ = owned(tx, owners, exclusive=True)
+    for shard in mine:
+        lift_marks(tx, shard, handed_over=())
     tx.write_shards(
         msgspec.structs.replace(row, owner=Owner(NOBODY, row.owner.epoch), low_ms=low_ms[shard])
         for shard, row in mine.items()
@@ -83,10 +87,18 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None
     tx.write_marks((shard, key, LIFTED) for shard in mine for key, size in tx.read_marks(shard).items() if size == 1)
 
 
-def reload(tx: Statements, owners: Owners) -> Sequence[Grant]:
+def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Sequence[Grant]:
     """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned [10]."""
     mine, _ = owned(tx, owners, exclusive=True)
+    for shard in mine:
+        lift_marks(tx, shard, handed_over)
     return [grant(tx, row, row.owner, unclean=False) for row in mine.values()]
+
+
+def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes]) -> None:
+    """A job that was to be fired alone, and was not, must not be charged with what another one does later."""
+    marks = tx.read_marks(shard)
+    tx.write_marks([(shard, key, FEW) for key, size in marks.items() if size == ALONE and key not in handed_over])
 
 
 def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:

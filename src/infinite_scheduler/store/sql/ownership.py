@@ -76,8 +76,8 @@ class SqlOwnership(Ownership):
         self.mine -= owners.keys()
         await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms))
 
-    async def reload(self, owners: Mapping[Shard, Owner]) -> Sequence[Grant]:
-        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners))
+    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
+        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners, handed_over))
         self.mine -= owners.keys() - {grant.shard for grant in grants}
         return grants
 

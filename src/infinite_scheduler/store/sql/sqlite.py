@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
-from infinite_scheduler.store.sql.schema import migrate
+from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
 from infinite_scheduler.store.sql.sqlite_checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions, Worker
@@ -73,9 +73,7 @@ class SqliteDatabase(Database):
     def _checkpoint_beside(self) -> None:
         worker, transactions = self._open[LANE]
         if worker is not None:
-            self._checkpointer = Checkpointer(
-                lambda: connect(self._path), partial(worker.post, transactions.checkpoint)
-            )
+            self._checkpointer = Checkpointer(partial(connect, self._path), partial(_finish_log, worker, transactions))
             transactions.committed = self._checkpointer.committed
 
     async def _connect(self, name: str) -> None:
@@ -101,7 +99,8 @@ class SqliteDatabase(Database):
         transactions = Transactions(connection, statements, self._path, self._turns if name == LANE else None)
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
-            if name != READER:
+            # Who only looks must not have to wait for the write lock.
+            if name != READER and transactions.read(lambda _: version_of(cursor, dialect)) < VERSION:
                 transactions.write(lambda _: migrate(cursor, dialect))
         except BaseException:
             connection.close()
@@ -163,6 +162,16 @@ class SqliteDatabase(Database):
         if self._locks:
             self._locks.hold(nonce)
             self._nonces.add(nonce)
+
+
+def _finish_log(worker: Worker, transactions: Transactions, done: Callable[[], None]) -> None:
+    """Have the lane bring the log to its end."""
+
+    def step() -> None:
+        transactions.checkpoint()
+        done()
+
+    worker.post(step)
 
 
 _WRITING: Final = {

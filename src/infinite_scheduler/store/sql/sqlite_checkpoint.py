@@ -12,7 +12,9 @@ LONG_LOG: Final = 4 * FRAMES
 """A log of so many pages is brought to its end in the lane, or under steady load it would grow for ever."""
 
 LEAST: Final = 500
-MOST: Final = 50_000
+MOST: Final = 5 * FRAMES
+"""Rows between two checkpoints: what fills so many pages is learned, within these bounds."""
+
 COMMIT: Final = 4
 """A commit counts as so many changed rows: even a small one writes a few pages."""
 
@@ -25,12 +27,13 @@ class Checkpointer:
     the lane.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], finish: Callable[[], None]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], finish: Callable[[Callable[[], None]], None]) -> None:
         self._connect = connect
         self._finish = finish
         self._written = 0
         self._enough = FRAMES
         self._wake = threading.Event()
+        self._finished = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name="sqlite-checkpoint", daemon=True)
         self._thread.start()
@@ -45,6 +48,7 @@ class Checkpointer:
         """Stop, after the checkpoint that may be under way."""
         self._stopped = True
         self._wake.set()
+        self._finished.set()
         self._thread.join()
 
     def _work(self) -> None:
@@ -54,19 +58,28 @@ class Checkpointer:
             self._wake.clear()
             written, self._written = self._written, 0
             frames = checkpoint(connection)
+            if frames is None:
+                continue
             added = frames - before if frames > before else frames
-            if added > 0:  # how many rows fill a page differs a hundredfold: learn it
+            if added > 0:
                 self._enough = min(MOST, max(LEAST, FRAMES * written // added))
             before = frames
             if frames >= LONG_LOG:
-                self._finish()
+                self._finish_in_lane()
         connection.close()
 
+    def _finish_in_lane(self) -> None:
+        """Wait for the lane to do the last bit: two at once would only be in each other's way."""
+        self._finished.clear()
+        if not self._stopped:
+            self._finish(self._finished.set)
+            self._finished.wait()
 
-def checkpoint(connection: sqlite3.Connection) -> int:
-    """Move what can be moved without waiting for anybody. Returns how many pages the log has, 0 if it is not known."""
+
+def checkpoint(connection: sqlite3.Connection) -> int | None:
+    """Move what can be moved without waiting for anybody. Returns how many pages the log has, if that is known."""
     try:
-        _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    except sqlite3.Error:  # somebody else is at it, or the disk is ill: then the next commit will say so
-        return 0
-    return max(0, int(frames))
+        busy, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error:  # the disk is ill: the next commit will say so
+        return None
+    return None if busy else int(frames)

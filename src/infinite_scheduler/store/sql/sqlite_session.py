@@ -70,7 +70,7 @@ class Transactions:
         return int(self._insist(partial(self._pragma, "data_version")))
 
     def checkpoint(self) -> None:
-        """Bring the log to its end, so that the next commit can start it over."""
+        """Bring the log to its end: nobody in this process commits meanwhile, so the next commit can start it over."""
         checkpoint(self._connection)
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class Owning(Promises):
     async def test_reload_keeps_the_reign_and_says_where_it_stands(self, bench: Bench) -> None:
         owner = await bench.owner()
         await owner.advance(bench.now + 30_000, bench.now - 5)
-        (grant,) = await owner.ownership.reload(owner.owners)
+        (grant,) = await owner.ownership.reload(owner.owners, ())
         assert (grant.shard, grant.owner) == (SHARD, owner.owners[SHARD])
         assert (grant.line_ms, grant.low_ms, grant.unclean) == (bench.now + 30_000, bench.now - 5, False)
         assert (await bench.shard()).owner == grant.owner
@@ -141,7 +141,7 @@ class Owning(Promises):
         first, second = await bench.node("n1", apps=(WIDE,)), await bench.node("n2", apps=(WIDE,))
         await first.take(FOUR[0], FOUR[2])
         await second.take(FOUR[2])
-        grants = await first.ownership.reload(first.owners)
+        grants = await first.ownership.reload(first.owners, ())
         assert [grant.shard for grant in grants] == [FOUR[0]]
 
     # Advancing
@@ -207,7 +207,7 @@ class Owning(Promises):
     async def test_a_node_that_lost_a_shard_reloads_nothing_there(self, bench: Bench) -> None:
         former = await bench.owner("n1")
         await bench.owner("n2")
-        assert not await former.ownership.reload(former.owners)
+        assert not await former.ownership.reload(former.owners, ())
 
     async def test_the_loss_of_one_shard_leaves_the_others_recorded(self, bench: Bench) -> None:
         await bench.store.register(WIDE, 4)
