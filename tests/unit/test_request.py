@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
 from infinite_scheduler.ingest.payload import MAX_DEPTH
-from infinite_scheduler.ingest.request import LAST_MS, make_spec, parse_line
-from infinite_scheduler.model import JobSpec, Priority
+from infinite_scheduler.ingest.request import make_spec, parse_line
+from infinite_scheduler.model import MAX_DUE_MS, JobSpec, Priority
 
 NOW_MS = 1_900_000_000_000
 UTC = ZoneInfo("UTC")
@@ -228,7 +228,7 @@ class TestFields:
             ({"app": "Shop"}, "app name 'Shop'"),
             ({"app": 7}, "app name 7"),
             ({"scheduled_ms": -1}, "out of range"),
-            ({"scheduled_ms": LAST_MS + 1}, "year 9999"),
+            ({"scheduled_ms": MAX_DUE_MS + 1}, "year 9999"),
             ({"scheduled_ms": 10**5000}, "out of range"),
             ({"scheduled_ms": 1.5}, "out of range"),
             ({"scheduled_ms": True}, "out of range"),
@@ -260,7 +260,7 @@ class TestFields:
         assert len(str(refused.value)) < 300
 
     def test_the_limits_themselves_are_fine(self) -> None:
-        spec(idempotency_key="ü" * 200, job_name="n" * 200, tags=["t" * 64] * 16, scheduled_ms=LAST_MS)
+        spec(idempotency_key="ü" * 200, job_name="n" * 200, tags=["t" * 64] * 16, scheduled_ms=MAX_DUE_MS)
         spec(scheduled_ms=0)
 
 
@@ -369,7 +369,7 @@ class TestLines:
             assert msgspec.json.decode(made.payload) == fields.get("data")
 
     @given(
-        at=st.integers(0, LAST_MS),
+        at=st.integers(0, MAX_DUE_MS),
         data=json_values,
         priority=st.sampled_from(Priority),
         texts=st.fixed_dictionaries(

@@ -98,7 +98,7 @@ class Quarantine:
         return True
 
     async def _fire_alone(self, job: Job) -> None:
-        """From its mark until it is settled nothing else is in flight: no innocent job is charged for another's deed."""
+        """From its mark until it is settled nothing else is in flight: no job is charged for another's deed."""
         self._gate.held_shut = True
         try:
             while any(desk.busy for desk in self._desks.values()):

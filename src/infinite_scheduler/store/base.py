@@ -11,7 +11,6 @@ import msgspec
 
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
 
-
 MANY, FEW, ALONE = 1000, 30, 1
 """The sizes of batches in which suspects are fired: a job whose process ended in one of these is fired in the next."""
 

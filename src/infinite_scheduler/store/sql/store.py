@@ -87,8 +87,8 @@ class SqlStore(Store):
         self._apps[app] = info
         if shards is not None and info.shards != shards:
             raise StoreMismatch(
-                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed when "
-                f"the app is made: set shards = {info.shards} for it, or leave the setting out"
+                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed "
+                f"when the app is made: set shards = {info.shards} for it, or leave the setting out"
             )
         return info
 
