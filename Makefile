@@ -62,7 +62,12 @@ soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) -m endurance --timeout 0
 
 bench: setup ## Measure, and print one JSON line a question
-	$(BIN)/infinite-scheduler bench
+	$(BIN)/python -m bench.accept
+	$(BIN)/python -m bench.accept --keys
+	$(BIN)/python -m bench.hand_over
+	$(BIN)/python -m bench.hand_over --jobs 100000 --herd --runs 3
+	$(BIN)/python -m bench.lateness
+	$(BIN)/python -m bench.lateness --waiting 1000000 --runs 3
 
 lock: setup ## Compile requirements.lock anew (needs the network)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header \

@@ -1,4 +1,4 @@
-"""Cancels jobs at given moments, from a process of its own, and prints how each cancel was answered.
+"""Cancels jobs at given moments, from a process of its own, and prints when and how each cancel was answered.
 
 Run with the installed product: `cancels.py URL APP FILE`; a line of the file is a job's id and a moment in epoch ms.
 """
@@ -22,7 +22,7 @@ async def cancel(client: Client, app: str, job: str, at_ms: int) -> None:
         answer = "late"
     except SchedulerError as error:
         answer = f"{type(error).__name__}: {error}"
-    print(job, answer)
+    print(job, time.time_ns() // 1_000_000, answer)
 
 
 async def main(url: str, app: str, wishes: list[list[str]]) -> None:

@@ -31,13 +31,20 @@ class Blow(NamedTuple):
     until_ms: int | None = None
 
 
+class Cancel(NamedTuple):
+    """What a caller who wanted to cancel a job was answered, and when."""
+
+    acknowledged: bool  # or too late
+    answered_ms: int
+
+
 class Evidence(NamedTuple):
     """All that the judge is shown."""
 
     promised: Mapping[str, int]  # the id of every accepted job, and the moment it was accepted for
     handed_over: Sequence[HandOver]
     blows: Sequence[Blow] = ()
-    cancels: Mapping[str, bool] = {}  # the answer to a cancel: acknowledged, or too late
+    cancels: Mapping[str, Cancel] = {}
 
 
 class Verdict(NamedTuple):
@@ -64,7 +71,7 @@ def judge(evidence: Evidence) -> Verdict:
     for one in sorted(evidence.handed_over, key=lambda h: h.wall_ms):
         deliveries.setdefault((one.job, one.attempt), []).append(one)
     fired = {one.job for one in evidence.handed_over}
-    gone = {job for job, acknowledged in evidence.cancels.items() if acknowledged}
+    gone = {job: cancel.answered_ms for job, cancel in evidence.cancels.items() if cancel.acknowledged}
     repeats = [
         (_is_explained(first, again, evidence.blows), again)
         for group in deliveries.values()
@@ -74,7 +81,7 @@ def judge(evidence: Evidence) -> Verdict:
         lost=[job for job in evidence.promised if job not in fired and job not in gone],
         early=[one for one in evidence.handed_over if _is_early(one, evidence.promised)],
         unexplained=[again for explained, again in repeats if not explained],
-        undead=[one for one in evidence.handed_over if one.job in gone],
+        undead=[one for one in evidence.handed_over if one.job in gone and not _is_excused(one, gone, evidence.blows)],
         unasked=[one for one in evidence.handed_over if one.job not in evidence.promised],
         explained=[again for explained, again in repeats if explained],
     )
@@ -88,6 +95,11 @@ def _is_early(one: HandOver, promised: Mapping[str, int]) -> bool:
 def _is_explained(first: HandOver, again: HandOver, blows: Iterable[Blow]) -> bool:
     """Was the first one in flight when its process was struck, or the second one when its process was frozen?"""
     return any(_was_in_flight(first, blow) or _woke_up(again, blow) for blow in blows)
+
+
+def _is_excused(one: HandOver, gone: Mapping[str, int], blows: Iterable[Blow]) -> bool:
+    """Its process died with it in flight before the cancel was decided: nobody else can know that it was called."""
+    return one.wall_ms < gone[one.job] and any(_was_in_flight(one, blow) for blow in blows if blow.until_ms is None)
 
 
 def _was_in_flight(one: HandOver, blow: Blow) -> bool:

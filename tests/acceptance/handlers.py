@@ -66,3 +66,16 @@ def maybe_die_in_a_thread(job: Any) -> None:
     if job.data == "exit":
         os._exit(7)
     time.sleep(0.01)
+
+
+async def fail_at_first(job: Any) -> None:
+    """Fail the first attempt of every job."""
+    write_down(job)
+    if job.attempt == 1:
+        raise ConnectionError("the other side is not there yet")
+
+
+def compute(job: Any) -> None:
+    """Work for a process of a pool."""
+    write_down(job)
+    time.sleep(0.02)

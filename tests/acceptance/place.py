@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.checker import Blow, Evidence, HandOver, read_log
+from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, read_log
 from tests.acceptance.installation import Installation, clean_environment
 
 HANDLERS = Path(__file__).with_name("handlers.py")
@@ -191,7 +191,7 @@ class Place:
         return read_log(self.log)
 
     def evidence(
-        self, promised: Mapping[str, int], blows: Sequence[Blow] = (), cancels: Mapping[str, bool] | None = None
+        self, promised: Mapping[str, int], blows: Sequence[Blow] = (), cancels: Mapping[str, Cancel] | None = None
     ) -> Evidence:
         return Evidence(promised, self.handed_over(), blows, cancels or {})
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.acceptance.checker import judge
+from tests.acceptance.checker import Cancel, judge
 from tests.acceptance.place import SOAK, Killer, Place, now_ms
 
 JOBS, SPAN_S = (20_000, 60) if SOAK else (3_000, 12)
@@ -30,17 +30,17 @@ def test_an_acknowledged_cancel_never_fires_and_a_late_one_always_did(place: Pla
     )
     assert not err
     killer.join()
-    answers = dict(line.split(maxsplit=1) for line in out.splitlines())
     place.settled()
 
-    counts = Counter(answers.values())
+    lines = [line.split(maxsplit=2) for line in out.splitlines()]
+    counts = Counter(answer for _, _, answer in lines)
     print(f"{len(promised):,} cancels at their moment, {kills} kills: {dict(counts)}")
-    assert answers.keys() == promised.keys()
     assert counts.keys() == {"acknowledged", "late"}
-    cancels = {job: answer == "acknowledged" for job, answer in answers.items()}
+    cancels = {job: Cancel(answer == "acknowledged", int(at_ms)) for job, at_ms, answer in lines}
+    assert cancels.keys() == promised.keys()
     verdict = judge(place.evidence(promised, killer.made, cancels))
     assert not verdict.faults
     assert kills or not verdict.explained
     rows = place.rows()
-    assert all(rows[job][0] == ("cancelled" if cancels[job] else "done") for job in promised)
+    assert all(rows[job][0] == ("cancelled" if cancels[job].acknowledged else "done") for job in promised)
     assert place.nodes[-1].stop() == 0

@@ -60,7 +60,7 @@ class _Fate(threading.Thread):
         try:
             while now_ms() < self.until_ms:
                 time.sleep(random.uniform(0, 3))
-                random.choice([self._kill, self._freeze, self._stop])()
+                random.choice([self._kill, self._freeze, self._restart])()
             self.node.ready()
         except Exception as error:  # noqa: BLE001 - the test reports it
             self.trouble = error
@@ -76,7 +76,7 @@ class _Fate(threading.Thread):
         self.blows.append(Blow(self.node.pid, frozen_ms, now_ms()))
         self.node.thaw()
 
-    def _stop(self) -> None:
+    def _restart(self) -> None:
         code = self.node.ready().stop()
         assert code == 0, f"a stop in good order ended with {code}: {self.node.stderr}"
         self.stops += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import handlers
-from tests.acceptance.checker import Blow, Evidence, HandOver, Verdict, judge, read_log
+from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, Verdict, judge, read_log
 
 CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[])
 
@@ -82,13 +82,31 @@ def test_a_process_that_wakes_up_may_only_finish_what_it_had_begun(wall_ms: int,
 
 
 def test_a_job_whose_cancel_was_acknowledged_must_not_fire() -> None:
-    fired = handed()
-    assert judge(Evidence({"a": 5000, "b": 1}, [fired], cancels={"a": True, "b": True})).faults == {"undead": [fired]}
+    fired, yes = handed(), Cancel(acknowledged=True, answered_ms=4000)
+    assert judge(Evidence({"a": 5000, "b": 1}, [fired], cancels={"a": yes, "b": yes})).faults == {"undead": [fired]}
+
+
+@pytest.mark.parametrize(
+    ("blow", "answered_ms", "excused"),
+    [
+        (Blow(1, 5500), 8000, True),
+        (Blow(1, 5500), 4900, False),  # it fired after the answer
+        (Blow(1, 6500), 8000, False),  # there was time to write the hand-over down
+        (Blow(2, 5500), 8000, False),
+        (Blow(1, 5500, 7000), 8000, False),  # the frozen remember
+    ],
+)
+def test_only_a_hand_over_that_died_with_its_process_may_precede_an_acknowledged_cancel(
+    blow: Blow, answered_ms: int, excused: bool
+) -> None:
+    cancels = {"a": Cancel(acknowledged=True, answered_ms=answered_ms)}
+    assert bool(judge(Evidence({"a": 5000}, [handed()], [blow], cancels)).undead) is not excused
 
 
 def test_a_job_whose_cancel_came_too_late_must_fire() -> None:
-    assert judge(Evidence({"a": 5000}, [], cancels={"a": False})).faults == {"lost": ["a"]}
-    assert judge(Evidence({"a": 5000}, [handed()], cancels={"a": False})) == CLEAN
+    late = {"a": Cancel(acknowledged=False, answered_ms=6000)}
+    assert judge(Evidence({"a": 5000}, [], cancels=late)).faults == {"lost": ["a"]}
+    assert judge(Evidence({"a": 5000}, [handed()], cancels=late)) == CLEAN
 
 
 def test_a_job_that_nobody_was_promised_is_reported() -> None:

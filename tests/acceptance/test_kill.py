@@ -3,6 +3,7 @@
 import json
 import random
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,45 @@ def test_a_node_killed_at_random_moments_loses_nothing_and_repeats_only_what_was
     assert not verdict.faults
     assert place.statuses() == {"done": JOBS}
     assert place.nodes[-1].stop() == 0
+
+
+@pytest.mark.timeout(180)
+def test_retries_survive_kills(place: Place) -> None:
+    chance = random.Random()
+    place.configure("fail_at_first", app='retry = { delays = ["1s"], jitter = 0.0, floor = "0s" }')
+    start_ms = now_ms() + 2500
+    promised = place.schedule({"at": start_ms + chance.randrange(6000)} for _ in range(3000))
+    killer = Killer(place, [start_ms + chance.randrange(8000) for _ in range(4)])
+    killer.start()
+    killer.join()
+    place.settled()
+
+    verdict = judge(place.evidence(promised, killer.made))
+    print(f"{len(promised):,} jobs, {len(killer.made)} kills, {len(verdict.explained)} repeats explained")
+    assert not verdict.faults
+    assert {(one.job, one.attempt) for one in place.handed_over()} == {(job, n) for job in promised for n in (1, 2)}
+    assert place.statuses() == {"done": len(promised)}
+    assert place.nodes[-1].stop() == 0
+
+
+def test_the_worker_processes_of_a_killed_node_end_too_and_their_jobs_are_done_by_the_next(place: Place) -> None:
+    place.configure("compute", app='pool = "process"\nconcurrency = 4')
+    node = place.node().ready()
+    start_ms = now_ms() + 1500
+    promised = place.schedule({"at": start_ms + 5 * number} for number in range(600))
+    until(lambda: len(place.handed_over()) > 100, "hand-overs")
+    killed = node.kill()
+    workers = {one.pid for one in place.handed_over()}
+    assert node.pid not in workers
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the end of its workers")
+
+    again = place.node().ready()
+    place.settled()
+    verdict = judge(place.evidence(promised, [killed._replace(pid=pid) for pid in workers]))
+    print(f"{len(promised):,} jobs in {len(workers)} processes, {len(verdict.explained)} repeats explained")
+    assert not verdict.faults
+    assert place.statuses() == {"done": len(promised)}
+    assert again.stop() == 0
 
 
 def test_what_a_killed_caller_was_answered_is_kept(place: Place) -> None:

@@ -78,6 +78,7 @@ def _freeze(place: Place, node: Node, *, inside_a_transaction: bool) -> int:
     raise AssertionError("the node was never caught at the wanted moment")
 
 
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_a_node_that_was_frozen_longer_than_its_lease_repeats_nothing_that_the_other_took(
     place: Place, pair: Pair
@@ -107,6 +108,7 @@ def test_a_node_that_was_frozen_longer_than_its_lease_repeats_nothing_that_the_o
     assert [frozen.stop(), other.stop()] == [0, 0]
 
 
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_a_node_frozen_inside_a_write_transaction_blocks_the_file_and_nothing_is_lost_or_doubled(
     place: Place, pair: Pair

@@ -1,10 +1,9 @@
 """What is special to SQLite: its file, its errors, several processes on it, proof of life, and retention."""
 
-# ruff: noqa: ASYNC222, ASYNC230, ASYNC240 - these tests look at files and processes, and nothing else runs in their loops
+# ruff: noqa: ASYNC230, ASYNC240 - these tests look at files and processes, and nothing else runs in their loops
 
 import asyncio
 import fcntl
-import os
 import shutil
 import signal
 import sqlite3
@@ -619,19 +618,20 @@ print("ready", flush=True); sys.stdin.readline()
         assert database.dead(nodes) == {"other"}
 
     async def test_a_node_of_this_process_is_never_dead(
-        self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path
+        self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path, start: Callable[..., subprocess.Popen[str]]
     ) -> None:
         database.live("mine")
         second = SqliteDatabase(path)
         second.live("other")
         for asked in (database, second):
             assert asked.dead(nodes) == frozenset()
-        child = os.fork()
-        if child == 0:  # asking in another process, which does not have the locks
-            os._exit(len(LockFolder(Path(f"{path}-nodes")).free(["mine", "other"])))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        LockFolder(Path(f"{path}-nodes")).drop("other")
-        LockFolder(Path(f"{path}-nodes")).drop("mine")
+        code = """
+from infinite_scheduler.store.sql.liveness import LockFolder
+print(len(LockFolder(Path(f"{path}-nodes")).free(["mine", "other"])), flush=True)
+"""
+        assert said(start(code, path)) == "0"  # and the locks are still there: asking did not give them up
+        for nonce in ("mine", "other"):
+            LockFolder(Path(f"{path}-nodes")).drop(nonce)
 
     async def test_a_node_that_left_gives_its_lock_up_at_close_and_one_that_owns_keeps_it(self, path: Path) -> None:
         database = await opened(path)
@@ -660,7 +660,6 @@ print("ready", flush=True); sys.stdin.readline()
         await session.write(lambda tx: tx.delete_node("other"))
         await maintained(database)
         assert lock_files(path) == {"mine.lock"}
-        assert not await asyncio.to_thread(lambda: database.dead([]))
         LockFolder(Path(f"{path}-nodes")).drop("mine")
 
 

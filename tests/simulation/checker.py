@@ -14,12 +14,17 @@ Events, and what they say:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tests.simulation.history import Event
 
 FROZEN_MS = 300
 """A process that was frozen between its last lease check and a hand-over makes it this soon after it wakes up."""
+
+
+TAKING_MS = 5000
+"""A transaction that takes a shard does not stay open for longer."""
 
 
 class Violation(NamedTuple):
@@ -87,7 +92,7 @@ class Judge:
         self._wakes: dict[str, set[str]] = {}
         self._shards: dict[str, dict[str, Any]] = {}
         self._nonces: dict[str, str] = {}
-        self._beats: dict[str, tuple[float, float]] = {}  # the last two renewals of each lease
+        self._beats: dict[str, list[float]] = {}  # when each node renewed its lease
         self._killed: dict[str, float] = {}
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._steps: dict[str, list[tuple[float, int]]] = {}
@@ -255,7 +260,7 @@ class Judge:
                 self._shard_changed(event.who, key, before, after)
                 self._shards[key] = after
             elif table == "nodes" and after is not None:
-                self._beats[key] = event.at, self._beats.get(key, (0.0, 0.0))[0]
+                self._beats.setdefault(key, []).append(event.at)
         touched.update(job for job, row in self._rows.items() if row["shard"] in shards)
         self._check_findable(touched)
 
@@ -308,12 +313,12 @@ class Judge:
             return
         self._deposed.setdefault((shard, former), []).append(self._now)
         name = next((name for name, nonce in self._nonces.items() if nonce == former), "")
-        last, before_last = self._beats.get(former, (0.0, 0.0))
-        silent = self._now - last
+        beats = [*self._beats.get(former, ()), self._now]
         # A renewal that comes while the shard is being taken is too late: the node knows that its lease had lapsed.
-        lapsed = before_last > 0 and last - before_last >= self._lease_ms
-        if name not in self._killed and former != after["nonce"] and silent < self._lease_ms and not lapsed:
-            how = f"{who} takes {shard} from {name}, which renewed its lease {silent:.0f} ms ago"
+        recent = [at for at in beats if at >= self._now - self._lease_ms - TAKING_MS]
+        silent = max((later - at for at, later in pairwise(recent)), default=self._lease_ms)
+        if name not in self._killed and former != after["nonce"] and silent < self._lease_ms:
+            how = f"{who} takes {shard} from {name}, which was silent for {silent:.0f} ms at most"
             self._break("a living node keeps its shards", "", how)
 
     def _row_changed(

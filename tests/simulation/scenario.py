@@ -66,6 +66,13 @@ PROFILES: Mapping[str, Profile] = {
         Profile(name="tight", weather=ROUGH, budget=TIGHT, jobs=(30, 60)),
         Profile(name="slow", weather=msgspec.structs.replace(ROUGH, slow=0.04), clock_steps=2, stall=0.03),
         Profile(name="moves", weather=ROUGH, moves=4, budget=(PLENTY, 5000)),
+        Profile(
+            name="restless",
+            weather=msgspec.structs.replace(ROUGH, slow=0.05, slow_for=(0.02, 0.4)),
+            moves=8,
+            changes=70,
+            clock_steps=4,
+        ),
         Profile(name="crashes", weather=ROUGH, kills=3, poison=1, budget=(PLENTY, 5000)),
         Profile(name="pauses", weather=ROUGH, pauses=4),
         Profile(name="doubt", weather=DOUBTFUL, budget=(PLENTY, 5000)),
