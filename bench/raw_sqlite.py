@@ -24,7 +24,8 @@ from typing import Any
 
 from infinite_scheduler.model import DAY_MS, Job, JobId, JobSpec, Status, start_of
 from infinite_scheduler.store.base import AppInfo, Scan
-from infinite_scheduler.store.sql.job_rows import COMPARE_AND_SET, INSERTED, _inserted, _set
+from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET
+from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted, _set
 from infinite_scheduler.store.sql.relational import KEY
 from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, migrate
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase

@@ -4,13 +4,13 @@ It imports nothing of what it judges. Its evidence is what the handlers wrote do
 what callers were answered, and what was done to the processes. All times are wall-clock milliseconds of one machine.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 IN_FLIGHT_MS = 1000
-"""A hand-over that lies so shortly before its process was killed or frozen counts as in flight at that moment."""
+"""A call that returned so shortly before its process was killed or frozen counts as in flight at that moment."""
 
 
 class HandOver(NamedTuple):
@@ -45,10 +45,11 @@ class Evidence(NamedTuple):
     handed_over: Sequence[HandOver]
     blows: Sequence[Blow] = ()
     cancels: Mapping[str, Cancel] = {}
+    ended: Sequence[HandOver] | None = None  # when calls returned; None where that is at once
 
 
 class Verdict(NamedTuple):
-    """What the evidence shows; all but `explained` must be empty."""
+    """What the evidence shows; all but the last two must be empty."""
 
     lost: Sequence[str]  # accepted, not cancelled, and never handed over
     early: Sequence[HandOver]
@@ -56,12 +57,15 @@ class Verdict(NamedTuple):
     undead: Sequence[HandOver]  # handed over although the cancel was acknowledged
     unasked: Sequence[HandOver]  # nobody was told that such a job is accepted
     explained: Sequence[HandOver]  # repeats of what was in flight when its process was killed or frozen
+    woken: Sequence[HandOver]  # repeats that a frozen process had begun, and made when it woke up: a few at most
 
     @property
     def faults(self) -> dict[str, Sequence[object]]:
         """The broken promises, by name."""
         return {
-            name: found[:5] for name, found in zip(self._fields, self, strict=True) if found and name != "explained"
+            name: found[:5]
+            for name, found in zip(self._fields, self, strict=True)
+            if found and name not in ("explained", "woken")
         }
 
 
@@ -71,19 +75,20 @@ def judge(evidence: Evidence) -> Verdict:
     for one in sorted(evidence.handed_over, key=lambda h: h.wall_ms):
         deliveries.setdefault((one.job, one.attempt), []).append(one)
     fired = {one.job for one in evidence.handed_over}
+    struck = _Struck(evidence)
     gone = {job: cancel.answered_ms for job, cancel in evidence.cancels.items() if cancel.acknowledged}
-    repeats = [
-        (_is_explained(first, again, evidence.blows), again)
-        for group in deliveries.values()
-        for first, again in pairwise(group)
-    ]
+    repeats: dict[str, list[HandOver]] = {"unexplained": [], "explained": [], "woken": []}
+    for group in deliveries.values():
+        for first, again in pairwise(group):
+            repeats[struck.reason(first, again)].append(again)
     return Verdict(
         lost=[job for job in evidence.promised if job not in fired and job not in gone],
         early=[one for one in evidence.handed_over if _is_early(one, evidence.promised)],
-        unexplained=[again for explained, again in repeats if not explained],
-        undead=[one for one in evidence.handed_over if one.job in gone and not _is_excused(one, gone, evidence.blows)],
+        unexplained=repeats["unexplained"],
+        undead=[one for one in evidence.handed_over if one.job in gone and not struck.excuses(one, gone[one.job])],
         unasked=[one for one in evidence.handed_over if one.job not in evidence.promised],
-        explained=[again for explained, again in repeats if explained],
+        explained=repeats["explained"],
+        woken=repeats["woken"],
     )
 
 
@@ -92,19 +97,30 @@ def _is_early(one: HandOver, promised: Mapping[str, int]) -> bool:
     return one.wall_ms < due_ms
 
 
-def _is_explained(first: HandOver, again: HandOver, blows: Iterable[Blow]) -> bool:
-    """Was the first one in flight when its process was struck, or the second one when its process was frozen?"""
-    return any(_was_in_flight(first, blow) or _woke_up(again, blow) for blow in blows)
+class _Struck:
+    """What the blows to processes explain."""
 
+    def __init__(self, evidence: Evidence) -> None:
+        self._blows = evidence.blows
+        ended = evidence.handed_over if evidence.ended is None else evidence.ended
+        self._ended_ms = {(one.job, one.attempt, one.pid): one.wall_ms for one in ended}
 
-def _is_excused(one: HandOver, gone: Mapping[str, int], blows: Iterable[Blow]) -> bool:
-    """Its process died with it in flight before the cancel was decided: nobody else can know that it was called."""
-    return one.wall_ms < gone[one.job] and any(_was_in_flight(one, blow) for blow in blows if blow.until_ms is None)
+    def reason(self, first: HandOver, again: HandOver) -> str:
+        """Was the first one in flight when its process was struck, or the second one when its process was frozen?"""
+        if any(self._was_in_flight(first, blow) for blow in self._blows):
+            return "explained"
+        return "woken" if any(_woke_up(again, blow) for blow in self._blows) else "unexplained"
 
+    def excuses(self, one: HandOver, cancelled_ms: int) -> bool:
+        """Its process died with it in flight before the cancel was decided: nobody else can know that it was called."""
+        killed = (blow for blow in self._blows if blow.until_ms is None)
+        return one.wall_ms < cancelled_ms and any(self._was_in_flight(one, blow) for blow in killed)
 
-def _was_in_flight(one: HandOver, blow: Blow) -> bool:
-    end_ms = blow.wall_ms + IN_FLIGHT_MS if blow.until_ms is None else blow.wall_ms  # the dead hand nothing over
-    return one.pid == blow.pid and blow.wall_ms - IN_FLIGHT_MS <= one.wall_ms <= end_ms
+    def _was_in_flight(self, one: HandOver, blow: Blow) -> bool:
+        if one.pid != blow.pid or one.wall_ms > blow.wall_ms + (IN_FLIGHT_MS if blow.until_ms is None else 0):
+            return False
+        ended_ms = self._ended_ms.get((one.job, one.attempt, one.pid))
+        return ended_ms is None or ended_ms >= blow.wall_ms - IN_FLIGHT_MS
 
 
 def _woke_up(one: HandOver, blow: Blow) -> bool:

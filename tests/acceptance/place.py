@@ -23,6 +23,9 @@ SCRIPTS = Path(__file__).parent
 PATIENCE_S = 60
 """How long anything may take before the test gives up: the machine may be busy."""
 
+CONCURRENCY = 20
+"""How many calls of handlers a node begins at once, if not configured otherwise."""
+
 SOAK = os.environ.get("INFINITE_SCHEDULER_SOAK") == "1"
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.acceptance.checker import Blow, judge
-from tests.acceptance.place import SOAK, Place, now_ms
+from tests.acceptance.place import CONCURRENCY, SOAK, Place, now_ms
 
 RATE, SPAN_S = (700, 120) if SOAK else (500, 15)
 LEASE_MS = 2000
@@ -35,9 +35,10 @@ def test_whatever_happens_to_two_nodes_nothing_is_lost_early_or_repeated_without
     late = max(one.wall_ms - one.due_ms for one in place.handed_over())
     print(
         f"{len(promised):,} jobs, {len(blows) - frozen} kills, {frozen} freezes, {stops} stops, "
-        f"{len(verdict.explained)} repeats explained, latest by {late} ms"
+        f"{len(verdict.explained)} + {len(verdict.woken)} repeats explained, latest by {late} ms"
     )
     assert not verdict.faults
+    assert len(verdict.woken) <= frozen * CONCURRENCY
     assert place.statuses() == {"done": len(promised)}
     for fate in fates:
         assert fate.trouble is None

@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance import handlers
 from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, Verdict, judge, read_log
 
-CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[])
+CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[], woken=[])
 
 
 def handed(job: str = "a", wall_ms: int = 5000, *, attempt: int = 1, due_ms: int = 5000, pid: int = 1) -> HandOver:
@@ -57,6 +57,14 @@ def test_what_was_handed_over_at_most_a_second_before_a_kill_of_its_process_may_
     assert verdict == (CLEAN._replace(explained=[again]) if explained else CLEAN._replace(unexplained=[again]))
 
 
+@pytest.mark.parametrize(("ended_ms", "explained"), [(None, True), (8500, True), (8499, False)])
+def test_a_call_that_takes_long_is_in_flight_until_it_returns(ended_ms: int | None, explained: bool) -> None:
+    again = handed(wall_ms=12_000, pid=2)
+    ended = [handed(wall_ms=12_500, pid=2), *([handed(wall_ms=ended_ms)] if ended_ms else [])]
+    verdict = judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, 9500)], ended=ended))
+    assert verdict == (CLEAN._replace(explained=[again]) if explained else CLEAN._replace(unexplained=[again]))
+
+
 def test_the_kill_of_another_process_explains_nothing() -> None:
     again = handed(wall_ms=5100, pid=2)
     assert judge(Evidence({"a": 5000}, [handed(), again], [Blow(2, 5200)])).faults == {"unexplained": [again]}
@@ -74,11 +82,11 @@ def test_what_was_in_flight_when_its_process_was_frozen_may_be_handed_over_by_an
     assert judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, 5500, 20_000)])) == CLEAN._replace(explained=[again])
 
 
-@pytest.mark.parametrize(("wall_ms", "explained"), [(20_000, True), (21_000, True), (21_001, False), (6000, False)])
-def test_a_process_that_wakes_up_may_only_finish_what_it_had_begun(wall_ms: int, explained: bool) -> None:
+@pytest.mark.parametrize(("wall_ms", "begun"), [(20_000, True), (21_000, True), (21_001, False), (6000, False)])
+def test_a_process_that_wakes_up_may_only_finish_what_it_had_begun(wall_ms: int, begun: bool) -> None:
     stale = handed(wall_ms=wall_ms, pid=1)
     verdict = judge(Evidence({"a": 5000}, [handed(pid=2), stale], [Blow(1, 4000, 20_000)]))
-    assert verdict == (CLEAN._replace(explained=[stale]) if explained else CLEAN._replace(unexplained=[stale]))
+    assert verdict == (CLEAN._replace(woken=[stale]) if begun else CLEAN._replace(unexplained=[stale]))
 
 
 def test_a_job_whose_cancel_was_acknowledged_must_not_fire() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.checker import judge
+from tests.acceptance.checker import judge, read_log
 from tests.acceptance.installation import clean_environment
 from tests.acceptance.place import SOAK, Killer, Place, now_ms, until
 
@@ -57,6 +57,30 @@ def test_retries_survive_kills(place: Place) -> None:
     print(f"{len(promised):,} jobs, {len(killer.made)} kills, {len(verdict.explained)} repeats explained")
     assert not verdict.faults
     assert {(one.job, one.attempt) for one in place.handed_over()} == {(job, n) for job in promised for n in (1, 2)}
+    assert place.statuses() == {"done": len(promised)}
+    assert place.nodes[-1].stop() == 0
+
+
+@pytest.mark.timeout(180)
+def test_jobs_that_were_running_for_long_when_their_node_was_killed_are_handed_over_again(place: Place) -> None:
+    chance = random.Random()
+    # Small steps, so that lines move on while calls last: what is left behind must be found again.
+    place.configure("linger", app="concurrency = 1000", more='[window]\nlookahead = "1s"\nfetch_interval = "500ms"')
+    start_ms = now_ms() + 2500
+    promised = place.schedule(
+        {"at": start_ms + chance.randrange(6000), "data": chance.uniform(0, 1.5)} for _ in range(1200)
+    )
+    # After two deaths suspects go out 30 at a time, after three one by one, which would take minutes.
+    killer = Killer(place, [start_ms + 1500 + chance.randrange(5000) for _ in range(2)])
+    killer.start()
+    killer.join()
+    place.settled()
+
+    ended = read_log(place.folder / "ended.log")
+    verdict = judge(place.evidence(promised, killer.made)._replace(ended=ended))
+    print(f"{len(promised):,} jobs, {len(killer.made)} kills, {len(verdict.explained)} repeats explained")
+    assert not verdict.faults
+    assert {one.job for one in ended} == promised.keys()
     assert place.statuses() == {"done": len(promised)}
     assert place.nodes[-1].stop() == 0
 

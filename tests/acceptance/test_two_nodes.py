@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tests.acceptance.checker import Blow, judge
-from tests.acceptance.place import SOAK, Node, Place, now_ms, until
+from tests.acceptance.place import CONCURRENCY, SOAK, Node, Place, now_ms, until
 
 LEASE_MS, FROZEN_MS = (10_000, 30_000) if SOAK else (3_000, 7_000)
 PACES = "" if SOAK else 'lease = "3s"\nheartbeat = "500ms"'
@@ -95,8 +95,12 @@ def test_a_node_that_was_frozen_longer_than_its_lease_repeats_nothing_that_the_o
 
     verdict = judge(place.evidence(promised, [Blow(frozen.pid, frozen_ms, thawed_ms)]))
     late = max(one.wall_ms - one.due_ms for one in place.handed_over())
-    print(f"{len(promised):,} jobs, {len(verdict.explained)} repeats explained by the freeze, latest by {late} ms")
+    print(
+        f"{len(promised):,} jobs, {len(verdict.explained)} repeats explained by the freeze, {len(verdict.woken)} made "
+        f"after it, latest by {late} ms"
+    )
     assert not verdict.faults
+    assert len(verdict.woken) <= CONCURRENCY
     assert place.statuses() == {"done": len(promised)}
     assert "Another node took shards" in frozen.stderr
     while_frozen = [one for one in place.handed_over() if frozen_ms < one.wall_ms < thawed_ms]
@@ -126,6 +130,7 @@ def test_a_node_frozen_inside_a_write_transaction_blocks_the_file_and_nothing_is
     verdict = judge(place.evidence(promised, [Blow(frozen.pid, frozen_ms, thawed_ms)]))
     print(f"{len(promised):,} jobs, {len(verdict.explained)} repeats")
     assert not verdict.faults
+    assert not verdict.woken
     assert not verdict.explained  # nobody could take its shards, so nobody had to repeat anything
     assert place.statuses() == {"done": len(promised)}
     assert [frozen.stop(), other.stop()] == [0, 0]

@@ -24,13 +24,13 @@ from tests.simulation.history import History
 from tests.simulation.server import Server
 from tests.simulation.world import Process
 
-LEASE_MS = 3000
+LEASE_MS = 2000
 
 SETTINGS = EngineSettings(
     lookahead_ms=3000,
     fetch_interval_ms=2000,
     lease_ms=LEASE_MS,
-    heartbeat_ms=600,
+    heartbeat_ms=400,
     stop_timeout_ms=4000,
     lane=LaneSettings(request_poll_ms=150),
 )

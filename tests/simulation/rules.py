@@ -1,7 +1,9 @@
 """Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
 
-The names are those of the model (tests/model). Two rules of the model cannot be taken out alone, since another one is
-enough (`from_memory` and `advance_fenced`), or only save work (`low_now`, `lapse_reload`, `excl_low`).
+The names are those of the model (tests/model). Some rules of the model are not here. Where another one is enough, to
+take out one of them breaks nothing: `from_memory` and `advance_fenced`; `stale_entry`, since an entry is deleted when
+its job moves; `settle_attempt`, since the due moment is compared too; `retry_lowers`, since no retry is due in the past
+unless a clock steps back; `miss_reloads`. And some only save work: `low_now`, `lapse_reload`, `excl_low`.
 """
 
 import contextlib
@@ -14,11 +16,10 @@ import pytest
 
 from infinite_scheduler.engine import lane, lease, tenure, window
 from infinite_scheduler.engine.dispatch import Desk
-from infinite_scheduler.model import Owner, Shard, Status, start_of
+from infinite_scheduler.model import Owner, Shard, start_of
 from infinite_scheduler.store.base import Claim, ShardInfo
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import Statements
-from tests.simulation import statements
 from tests.simulation.statements import SimStatements
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -135,11 +136,6 @@ def stale_row(patch: pytest.MonkeyPatch) -> None:
 
 
 @rule
-def stale_entry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(owner, "current_entry", lambda place, job: True)
-
-
-@rule
 def consume_lowers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimStatements, "write_shards", _no_lower(SimStatements.write_shards))
 
@@ -153,11 +149,6 @@ def _no_lower(write: Callable[..., None]) -> Callable[..., None]:
         )
 
     return keep
-
-
-@rule
-def retry_lowers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(owner, "lowered", lambda mine, settlements: {})
 
 
 @rule
@@ -217,19 +208,6 @@ def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
         return take(tx, nonce, [msgspec.structs.replace(claim, beat=None) for claim in claims])
 
     patch.setattr(owner, "take", trusting)
-
-
-@rule
-def settle_attempt(patch: pytest.MonkeyPatch) -> None:
-    updated = statements.updated
-
-    def careless(update: Any, record: Any) -> Any:
-        if record.status is not Status.PENDING:
-            return record
-        seen = msgspec.structs.replace(update, was_attempt=record.job.attempt, was_due_ms=record.job.due_ms)
-        return updated(seen, record)
-
-    patch.setattr(statements, "updated", careless)
 
 
 @rule
@@ -299,16 +277,6 @@ def reload_tracks(patch: pytest.MonkeyPatch) -> None:
 
 
 @rule
-def miss_reloads(patch: pytest.MonkeyPatch) -> None:
-    settled = lane.Lane._settled
-
-    def shrug(self: lane.Lane, batch: Any, recorded: Any) -> None:
-        settled(self, batch, msgspec.structs.replace(recorded, missed=frozenset()))
-
-    patch.setattr(lane.Lane, "_settled", shrug)
-
-
-@rule
 def lapse_stops(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lease.Gate, "open", property(lambda self: not self.held_shut))
 
@@ -353,5 +321,6 @@ def held_once(patch: pytest.MonkeyPatch) -> None:
 
 @rule
 def not_early(patch: pytest.MonkeyPatch) -> None:
-    tick = Desk.tick
+    tick, next_batch = Desk.tick, Desk._next_batch
     patch.setattr(Desk, "tick", lambda self, now_ms: tick(self, now_ms + 50))
+    patch.setattr(Desk, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))

@@ -47,6 +47,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     aways: int = 0
     moves: int = 0  # nodes that leave or join by plan
     clock_steps: int = 0
+    longest_ms: int = 1500  # what a handler takes
     skew_ms: int = 100
     stall: float = 0.002
     budget: tuple[int, ...] = (PLENTY,)
@@ -77,6 +78,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile(name="pauses", weather=ROUGH, pauses=4),
         Profile(name="doubt", weather=DOUBTFUL, budget=(PLENTY, 5000)),
         Profile(name="away", weather=ROUGH, aways=4),
+        Profile(name="lapses", weather=ROUGH, jobs=(30, 60), pauses=6, aways=6, longest_ms=4000),
         Profile(
             name="storm",
             weather=msgspec.structs.replace(DOUBTFUL, waits_for_inserts=True),
@@ -254,7 +256,7 @@ class Scenario:
         while rng.random() < 0.25 and len(ends) < 3:
             ends.append(rng.choice(("retry", "error", "past", "past")))
         ends.append("fail" if rng.random() < 0.1 else "done")
-        takes_ms = rng.choice((0, 0, 0, rng.randint(1, 50), rng.randint(50, 1500)))
+        takes_ms = rng.choice((0, 0, 0, rng.randint(1, 50), rng.randint(50, self.profile.longest_ms)))
         return Plan(ends=tuple(ends), takes_ms=takes_ms)
 
     def _spec(self, process: Process, plan: Plan) -> JobSpec:
@@ -359,18 +361,21 @@ class Scenario:
                 self.world.after(self.rng.random() * 2, lambda: self._start_node(list(node.apps)))
 
     def _pause(self) -> None:
-        """Freeze a node: mostly shorter or longer than its lease, sometimes just about as long."""
-        node, rng = self._some_node(), self.rng
+        node = self._some_node()
         if node is not None:
-            lease = LEASE_MS / 1000
-            seconds = rng.choice((rng.uniform(0.1, lease), rng.uniform(0.9, 1.2) * lease, rng.uniform(1, 2.2) * lease))
+            seconds = self._about_a_lease()
             self.history.add("paused", node.process.name, until=self.world.now_ms() + seconds * 1000)
             node.process.pause(seconds)
 
+    def _about_a_lease(self) -> float:
+        """Seconds: shorter than the lease, just about as long, or longer."""
+        rng, lease = self.rng, LEASE_MS / 1000
+        return rng.choice((rng.uniform(0.1, lease), rng.uniform(0.9, 1.5) * lease, rng.uniform(1, 3) * lease))
+
     def _go_away(self) -> None:
         node = self._some_node()
-        everybody = self.rng.random() < 0.4
-        seconds = self.rng.choice((self.rng.uniform(0.1, 2), self.rng.uniform(2, 7)))
+        everybody = self.rng.random() < 0.3
+        seconds = self._about_a_lease()
         self.server.go_away(seconds, None if everybody or node is None else node.process)
         who = "" if everybody or node is None else node.process.name
         self.history.add("away", who, until=self.world.now_ms() + seconds * 1000)

@@ -13,8 +13,53 @@ from tests.simulation.scenario import PROFILES, first_violation
 
 ROOT = Path(__file__).parents[2]
 
-FOUND_IN: dict[str, tuple[str, int]] = {}
-"""In which kind of trouble a missing rule shows, and within how many seeds."""
+FOUND_IN = {
+    "share_insert": ("slow", 15),
+    "share_cas": ("restless", 40),
+    "excl_advance": ("moves", 20),
+    "excl_take": ("calm", 5),
+    "settle_fenced": ("lapses", 120),
+    "consume_fenced": ("lapses", 60),
+    "wake": ("calm", 5),
+    "wake_names_all": ("calm", 5),
+    "cas_wake": ("calm", 5),
+    "retry_entry": ("calm", 5),
+    "change_entry": ("calm", 5),
+    "stale_row": ("restless", 150),
+    "consume_lowers": ("tight", 15),
+    "low_unscanned": ("tight", 15),
+    "low_held": ("tight", 15),
+    "low_in_flight": ("calm", 5),
+    "full_range": ("tight", 10),
+    "takeover_scan": ("moves", 20),
+    "takeover_heartbeat": ("lapses", 100),
+    "in_flight_too_late": ("calm", 20),
+    "unwheel_first": ("calm", 10),
+    "decide_claims": ("restless", 25),
+    "give_up_claims": ("tight", 50),
+    "doubt_reload": ("doubt", 80),
+    "reload_tracks": ("doubt", 15),
+    "drain_no_fire": ("moves", 50),
+    "drain_settles": ("moves", 30),
+    "held_once": ("tight", 30),
+    "not_early": ("calm", 5),
+}
+"""In which kind of trouble a missing rule shows, and within how many seeds: several times what it takes today."""
+
+FOUND_SELDOM = {
+    "share_settle": "lapses",
+    "lock_consume": "lapses",
+    "excl_release": "storm",
+    "reload_waits": "doubt",
+    "decide_returns": "moves",
+    "released_check": "restless",
+    "lapse_stops": "lapses",
+    "lapse_recheck": "pauses",
+}
+"""Rules whose absence shows only in few seeds: they are tried in the long run."""
+
+if os.environ.get("INFINITE_SCHEDULER_SOAK"):
+    FOUND_IN |= {name: (profile, 3000) for name, profile in FOUND_SELDOM.items()}
 
 
 def main() -> None:
@@ -42,7 +87,7 @@ def test_without_the_rule_a_promise_is_broken(name: str) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    assert RULES.keys() == FOUND_IN.keys()
+    assert RULES.keys() == FOUND_IN.keys() | FOUND_SELDOM.keys()
 
 
 if __name__ == "__main__":

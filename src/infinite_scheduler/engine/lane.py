@@ -61,6 +61,7 @@ class Lane:
         self, ownership: Ownership, windows: Mapping[str, Window], clock: Clock, settings: LaneSettings, tell: Observer
     ) -> None:
         self.tenures: dict[Shard, Tenure] = {}
+        self.taking = False  # shards may come at any moment
         self._ownership = ownership
         self._windows = windows
         self._clock = clock
@@ -99,7 +100,11 @@ class Lane:
 
     async def take(self, claims: Sequence[Claim]) -> None:
         """Own these shards, as far as they can be had."""
-        await self._do(lambda: self._take(claims))
+        self.taking = True
+        try:
+            await self._do(lambda: self._take(claims))
+        finally:
+            self.taking = False
 
     async def mark(self, jobs: Sequence[Job], size: int) -> None:
         """Make it durable that these jobs are about to be fired together."""

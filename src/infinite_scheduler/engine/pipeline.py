@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -105,17 +105,15 @@ class Engine:
         for plan in self._apps:
             await plan.handler.start()
         for lane in self._lanes:
-            self._spawn("lane", lane.run())
-        self._spawn("wheels", self._turn_wheels())
-        self._spawn("quarantine", self._quarantine.run())
-        self._spawn("membership", self.membership.run())
-        self._spawn("upkeep", self._upkeep())
+            self._spawn("lane", lane.run)
+        self._spawn("wheels", self._turn_wheels)
+        self._spawn("quarantine", self._quarantine.run)
+        self._spawn("membership", self.membership.run)
+        self._spawn("upkeep", self._upkeep)
 
     async def stop(self) -> bool:
         """Hand nothing more over, let what is in flight finish, settle, release. True: all of it succeeded."""
         self.membership.leave()
-        for lane in self._lanes:
-            lane.drain(list(lane.tenures))
         clean = await self._released(self._settings.stop_timeout_ms)
         if not clean:
             running = [job for desk in self.desks.values() for job in desk.interrupt()]
@@ -133,7 +131,9 @@ class Engine:
 
     async def _released(self, within_ms: int) -> bool:
         deadline_ms = self._clock.steady_ms() + within_ms
-        while any(lane.tenures for lane in self._lanes):
+        while any(lane.tenures or lane.taking for lane in self._lanes):
+            for lane in self._lanes:
+                lane.drain(list(lane.tenures))  # with those that a take under way has brought
             if self._clock.steady_ms() >= deadline_ms:
                 return False
             await sleep(self._clock, 5)
@@ -145,8 +145,17 @@ class Engine:
         except SchedulerError as error:
             self._tell(TaskFailed(part="leave", error=describe(error)))
 
-    def _spawn(self, name: str, part: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.create_task(part, name=name))
+    def _spawn(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._tended(name, part), name=name))
+
+    async def _tended(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a part for as long as the node lives: a bug in it must become lateness, not loss."""
+        while True:
+            try:
+                await part()
+            except Exception as error:  # noqa: BLE001
+                self._tell(TaskFailed(part=name, error=describe(error)))
+                await sleep(self._clock, LONGEST_NAP_MS)
 
     # Flow
 

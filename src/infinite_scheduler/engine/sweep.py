@@ -11,6 +11,9 @@ from infinite_scheduler.model import Job, start_of
 from infinite_scheduler.observe.events import Observer, Swept
 from infinite_scheduler.store.base import Ownership, Scan
 
+NEWS_MS = 5000
+"""What is newer may be known to nobody yet but by a request that waits."""
+
 
 class Sweep:
     """Compares the store with memory, a page at a time; what it finds is a bug that it turns into lateness."""
@@ -35,23 +38,30 @@ class Sweep:
             self._next_ms = self._clock.steady_ms() + self._every_ms
             self._left.extend((window, scan) for window in windows.values() for scan in self._ranges(window))
             return False
-        window, scan = self._left.popleft()
+        window, scan = self._left[0]
         page = await self._ownership.scan(scan)
+        self._left.popleft()
         self._take(window, [job for job in page.jobs if _forgotten(window, job)])
         if page.next is not None:
             self._left.appendleft((window, msgspec.structs.replace(scan, start=page.next)))
         return True
 
     def _ranges(self, window: Window) -> list[Scan]:
-        """What is settled or held if all is well: from low to now, outside what is left to scan."""
+        """What is settled or held if all is well, outside what is left to scan.
+
+        It begins where low was the last time: low itself passes what memory has lost.
+        """
         tenures = [t for t in window.tenures.values() if t.doubt is None]
         if not tenures:
             return []
-        start = start_of(min(t.low_ms for t in tenures))
-        end = start_of(min(self._clock.wall_ms(), *(t.line_ms for t in tenures)))
-        if start >= end:
+        start_ms = min(t.unswept_ms for t in tenures)
+        end_ms = min(self._clock.wall_ms() - NEWS_MS, *(t.line_ms for t in tenures))
+        if start_ms >= end_ms:
             return []
-        return [Scan(app=window.app, shards=frozenset(t.shard.number for t in tenures), start=start, end=end)]
+        for tenure in tenures:
+            tenure.unswept_ms = min(tenure.low_ms, end_ms)
+        shards = frozenset(t.shard.number for t in tenures)
+        return [Scan(app=window.app, shards=shards, start=start_of(start_ms), end=start_of(end_ms))]
 
     def _take(self, window: Window, jobs: list[Job]) -> None:
         for job in jobs:

@@ -27,6 +27,7 @@ class Tenure:
         "parked",
         "shard",
         "suspects",
+        "unswept_ms",
     )
 
     def __init__(self, grant: Grant, careful_ms: int) -> None:
@@ -45,6 +46,7 @@ class Tenure:
         """Begin again from what the store says; what was handed over stays tracked."""
         self.line_ms = grant.line_ms
         self.low_ms = grant.low_ms
+        self.unswept_ms = grant.low_ms  # from here on the safety net has not looked
         self.cursors = [start_of(min(grant.low_ms, grant.line_ms))] * len(Priority)
         self.suspects = dict(grant.suspects)
         self.charged = grant.unclean  # the process that marked them has ended

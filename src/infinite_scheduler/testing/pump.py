@@ -1,6 +1,7 @@
 """Moves a manual clock timer by timer, and lets the event loop come to rest in between."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -21,6 +22,7 @@ class Pump:
         self._patience_s = patience_s
         self._calls: dict[object, float] = {}  # calls that may wait for the real world, until when they are waited for
         self._ended = asyncio.Event()
+        self._idlers = 0
 
     def begin(self, call: object) -> None:
         """Something has begun that may take real time, such as I/O or a thread."""
@@ -60,12 +62,16 @@ class Pump:
             task.cancel()
 
     async def _idle(self) -> None:
-        """Until the event loop has nothing to do at once."""
+        """Until the event loop has nothing to do at once, but for others who look for the same."""
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
-        for _ in iter(int, 1) if ready is not None else range(ROUNDS):
-            await asyncio.sleep(0)
-            if ready is not None and not ready:
-                return
+        self._idlers += 1
+        try:
+            for _ in range(ROUNDS) if ready is None else itertools.count():
+                await asyncio.sleep(0)
+                if ready is not None and len(ready) < self._idlers:
+                    return
+        finally:
+            self._idlers -= 1
 
     async def _call_ends(self) -> bool:
         """Wait, in real time, for a call to end; False: none is worth waiting for."""

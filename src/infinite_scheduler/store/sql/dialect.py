@@ -5,11 +5,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from infinite_scheduler.model import Shard
 
 Row = Sequence[Any]
+
+
+COMPARE_AND_SET: Final = (
+    "UPDATE {table} SET status = ?, attempt = ?, due_ms = ?, scheduled_ms = COALESCE(?, scheduled_ms),"
+    " finished_ms = ?, error = ? WHERE id = ? AND status = ? AND attempt = ? AND due_ms = ?"
+)
+"""What a job becomes (the first six), if it is as remembered (the other four)."""
 
 
 class Cursor(Protocol):
@@ -73,6 +80,11 @@ class Dialect(ABC):
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """Insert or ignore many rows by the driver's quickest way. Returns how many went in."""
         cursor.executemany(self.text(self.insert(table, columns, ignore=True)), rows)
+        return cursor.rowcount
+
+    def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
+        """Compare and set many jobs, as in COMPARE_AND_SET, by the driver's quickest way. Returns how many changed."""
+        cursor.executemany(self.text(COMPARE_AND_SET.format(table=table)), rows)
         return cursor.rowcount
 
     @abstractmethod

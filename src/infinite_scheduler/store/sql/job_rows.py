@@ -10,7 +10,7 @@ import msgspec
 
 from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
 from infinite_scheduler.store.base import Query
-from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, places
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import NewRow, Update
 from infinite_scheduler.store.sql.tables import day_of, day_table, later_table, table_of
@@ -23,11 +23,6 @@ INSERTED: Final = (
 WORDS: Final = {status: str(status.value) for status in Status}
 STATUSES: Final = {word: status for status, word in WORDS.items()}
 PENDING: Final = WORDS[Status.PENDING]
-
-COMPARE_AND_SET: Final = (
-    "UPDATE {table} SET status = ?, attempt = ?, due_ms = ?, scheduled_ms = COALESCE(?, scheduled_ms),"
-    " finished_ms = ?, error = ? WHERE id = ? AND status = ? AND attempt = ? AND due_ms = ?"
-)
 
 _encode_tags = msgspec.json.Encoder().encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -74,7 +69,7 @@ class JobRows(Rows):
                 missed.update(update.key for update in group)
             elif self._row_by_row:
                 missed.update(update.key for update in group if not self._update_one(table, update))
-            elif self._run_many(COMPARE_AND_SET.format(table=table), map(_set, group)) != len(group):
+            elif self._dialect.update_many(self._cursor, table, list(map(_set, group))) != len(group):
                 # Which ones missed cannot be told any more, so everything is done again, slowly.
                 self._row_by_row = True
                 raise RunAgain

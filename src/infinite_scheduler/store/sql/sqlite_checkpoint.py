@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-FRAMES: Final = 4000
-"""So many pages (16 MB) are left in the log between two checkpoints: rare enough that their syncs are not felt."""
+FRAMES: Final = 8000
+"""So many pages (32 MB) are left in the log between two checkpoints: rare enough that their syncs are not felt."""
 
-LONG_LOG: Final = 4 * FRAMES
+LONG_LOG: Final = 2 * FRAMES
 """A log of so many pages is brought to its end in the lane, or under steady load it would grow for ever."""
 
 LEAST: Final = 500
-MOST: Final = 5 * FRAMES
+MOST: Final = 20_000
 """Rows between two checkpoints: what fills so many pages is learned, within these bounds."""
 
 COMMIT: Final = 4

@@ -11,8 +11,8 @@ from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, places
 
 BLOCK: Final = 100
-"""Rows of one INSERT. The driver gives up the interpreter's lock once a statement: with a busy event loop beside it, a
-statement a row would wait for that lock a thousand times a batch."""
+"""Rows of one INSERT or UPDATE. The driver gives up the interpreter's lock once a statement: with a busy event loop
+beside it, a statement a row would wait for that lock a thousand times a batch."""
 
 
 class SqliteDialect(Dialect):
@@ -35,6 +35,14 @@ class SqliteDialect(Dialect):
             cursor.executemany(_insert(table, tuple(columns), 1), rows[whole:])
             count += cursor.rowcount
         return count
+
+    def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
+        whole = len(rows) - len(rows) % BLOCK
+        count = 0
+        for start in range(0, whole, BLOCK):
+            cursor.execute(_update(table, BLOCK), list(chain.from_iterable(rows[start : start + BLOCK])))
+            count += cursor.rowcount
+        return count + super().update_many(cursor, table, rows[whole:]) if whole < len(rows) else count
 
     def readable_id(self, name: str, source: str) -> str:
         parts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
@@ -74,3 +82,15 @@ class SqliteDialect(Dialect):
 def _insert(table: str, columns: tuple[str, ...], rows: int) -> str:
     values = ", ".join([f"({places(len(columns))})"] * rows)
     return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES {values}"
+
+
+@lru_cache(maxsize=512)
+def _update(table: str, rows: int) -> str:
+    """The compare-and-set of so many jobs as one statement; the columns of VALUES are numbered."""
+    values = ", ".join([f"({places(10)})"] * rows)
+    return (
+        f"UPDATE {table} SET status = new.column1, attempt = new.column2, due_ms = new.column3,"
+        f" scheduled_ms = COALESCE(new.column4, {table}.scheduled_ms), finished_ms = new.column5, error = new.column6"
+        f" FROM (VALUES {values}) AS new WHERE {table}.id = new.column7 AND {table}.status = new.column8"
+        f" AND {table}.attempt = new.column9 AND {table}.due_ms = new.column10"
+    )

@@ -57,6 +57,16 @@ class Changing(Promises):
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         assert not await owner.scan()
 
+    async def test_the_line_itself_is_the_first_moment_that_needs_no_owner(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        before, at = await bench.add(29_999, 30_000)
+        assert (await bench.store.change(Change.CANCEL, at.key)).granted
+        wish = bench.change(Change.CANCEL, before)
+        (request,) = await owner.asked(Change.CANCEL)
+        assert request.keys == (before.key,)
+        await owner.answer([request])
+        assert (await wish).granted
+
     async def test_a_reschedule_before_the_line_is_decided_by_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)

@@ -2,7 +2,7 @@
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import Shard, Status
-from infinite_scheduler.store.base import Claim
+from infinite_scheduler.store.base import ALONE, FEW, MANY, Claim
 from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, keys, refused
 
 WIDE = "wide"
@@ -229,30 +229,42 @@ class Owning(Promises):
         await bench.add(0, 0, 0)
         owner = await bench.owner("n1")
         one, two, three = await owner.scan()
-        assert not await owner.ownership.mark(owner.owners, [one, two, three], 1000)
-        assert not await owner.ownership.mark(owner.owners, [two], 30)
+        assert not await owner.ownership.mark(owner.owners, [one, two, three], MANY)
+        assert not await owner.ownership.mark(owner.owners, [two], FEW)
         taker = await bench.node("n2")
         (grant,) = await taker.take(SHARD)
-        assert dict(grant.suspects) == {one.key: 1000, two.key: 30, three.key: 1000}
+        assert dict(grant.suspects) == {one.key: MANY, two.key: FEW, three.key: MANY}
+
+    async def test_reload_lifts_the_mark_of_a_job_that_was_to_be_alone_and_is_not_handed_over(
+        self, bench: Bench
+    ) -> None:
+        await bench.add(0, 0, 0)
+        owner = await bench.owner("n1")
+        held, handed_over, other = await owner.scan()
+        await owner.ownership.mark(owner.owners, [other], MANY)
+        for job in (held, handed_over):
+            await owner.ownership.mark(owner.owners, [job], ALONE)
+        (grant,) = await owner.ownership.reload(owner.owners, {handed_over.key})
+        assert dict(grant.suspects) == {held.key: FEW, handed_over.key: ALONE, other.key: MANY}
 
     async def test_a_release_lifts_the_mark_of_a_job_that_was_to_be_alone(self, bench: Bench) -> None:
         await bench.add(0, 0)
         owner = await bench.owner("n1")
         alone, other = await owner.scan()
-        await owner.ownership.mark(owner.owners, [other], 1000)
-        await owner.ownership.mark(owner.owners, [alone], 1)
+        await owner.ownership.mark(owner.owners, [other], MANY)
+        await owner.ownership.mark(owner.owners, [alone], ALONE)
         await owner.release()
         next_owner = await bench.node("n2")
         (grant,) = await next_owner.take(SHARD)
-        assert dict(grant.suspects) == {alone.key: 30, other.key: 1000}, "nobody died, so nobody is charged"
+        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "nobody died, so nobody is charged"
 
     async def test_settling_a_marked_job_deletes_its_mark(self, bench: Bench) -> None:
         await bench.add(0, 0, 0)
         owner = await bench.owner("n1")
         one, two, three = await owner.scan()
-        await owner.ownership.mark(owner.owners, [one, two, three], 30)
+        await owner.ownership.mark(owner.owners, [one, two, three], FEW)
         again = owner.ended(two, Status.PENDING, due_ms=bench.now + 5, error="again", marked=True)
         await owner.settle(owner.ended(one, marked=True), again)
         taker = await bench.node("n2")
         (grant,) = await taker.take(SHARD)
-        assert dict(grant.suspects) == {three.key: 30}
+        assert dict(grant.suspects) == {three.key: FEW}

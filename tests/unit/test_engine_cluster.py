@@ -1,0 +1,248 @@
+"""Two and more nodes on one store: who owns what, joining, leaving, dying."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from infinite_scheduler.clock import sleep
+from infinite_scheduler.model import Accepted, Change, Job, Status
+from infinite_scheduler.observe import events
+from tests.unit.engine_rig import Node, Rig, rig
+
+
+def shares(*nodes: Node) -> list[int]:
+    return [node.engine.shards_owned for node in nodes]
+
+
+async def stream(world: Rig, ms: int, *, every_ms: int = 50) -> list[Accepted]:
+    """Jobs that come in while time passes, some for now, some for later."""
+    accepted: list[Accepted] = []
+    for n in range(ms // every_ms):
+        accepted += await world.add(n * 37 % 4000)
+        await world.advance(every_ms)
+    return accepted
+
+
+async def once(world: Rig, accepted: list[Accepted]) -> None:
+    assert await world.statuses(accepted) == {Status.DONE: len(accepted)}
+    assert world.times() == Counter(a.key for a in accepted)
+
+
+def slow(world: Rig, ms: int = 200) -> object:
+    async def handle(job: Job) -> None:
+        await sleep(world.clock, ms)
+
+    return handle
+
+
+async def test_nodes_share_fairly() -> None:
+    async with rig(shards=16) as world:
+        nodes = [await world.node("n1").app().start()]
+        assert shares(*nodes) == [16]
+        nodes.append(await world.node("n2").app().start())
+        await world.advance(10_000)
+        assert shares(*nodes) == [8, 8]
+        nodes.append(await world.node("n3").app().start())
+        await world.advance(10_000)
+        assert sorted(shares(*nodes)) == [5, 5, 6]
+
+
+async def test_nodes_that_start_together_share_fairly() -> None:
+    async with rig(shards=16) as world:
+        nodes = await asyncio.gather(*(world.node(f"n{n}").app().start() for n in range(4)))
+        await world.advance(10_000)
+        assert shares(*nodes) == [4, 4, 4, 4]
+
+
+async def test_a_join_and_a_leave_duplicate_nothing_and_lose_nothing() -> None:
+    async with rig(shards=8) as world:
+        first = await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
+        accepted = await stream(world, 3000)
+        second = await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
+        accepted += await stream(world, 10_000)
+        assert shares(first, second) == [4, 4]
+        assert {d.node for d in world.deliveries} == {"n1", "n2"}
+        assert await first.stop()
+        accepted += await stream(world, 5000)
+        assert shares(second) == [8]
+        await world.advance(10_000)
+        await once(world, accepted)
+        late = [d.at_ms - d.job.due_ms for d in world.deliveries]
+        assert max(late) < 3000
+
+
+async def test_a_rolling_restart_duplicates_nothing_and_loses_nothing() -> None:
+    async with rig(shards=6) as world:
+        nodes = [await world.node(f"n{n}").app(function=slow(world)).start() for n in range(3)]  # type: ignore[arg-type]
+        accepted = await stream(world, 3000)
+        for n, old in enumerate(list(nodes)):
+            assert await old.stop()
+            nodes[n] = await world.node(f"m{n}").app(function=slow(world)).start()  # type: ignore[arg-type]
+            accepted += await stream(world, 4000)
+        await world.advance(15_000)
+        assert shares(*nodes) == [2, 2, 2]
+        await once(world, accepted)
+
+
+async def test_retries_and_changes_during_moves_lose_and_double_nothing() -> None:
+    async with rig(shards=4) as world:
+
+        async def flaky(job: Job) -> None:
+            await sleep(world.clock, 100)
+            if job.attempt < 3:
+                raise ValueError
+
+        await world.node("n1").app(function=flaky).start()
+        accepted: list[Accepted] = []
+        moved: list[Accepted] = []
+        for n in range(5):
+            accepted += await stream(world, 1000)
+            if n == 1:
+                await world.node("n2").app(function=flaky).start()
+            (a,) = await world.add(2000)
+            assert (await world.run(world.change(Change.RESCHEDULE, a, due_ms=world.now + 6000))).granted
+            moved.append(a)
+        await world.advance(30_000)
+        assert await world.statuses(accepted + moved) == {Status.DONE: len(accepted) + 5}
+        times = Counter((d.job.key, d.job.attempt) for d in world.deliveries)
+        assert set(times.values()) == {1}
+        assert len(times) == 3 * (len(accepted) + 5)
+
+
+async def test_a_death_that_is_proven_is_healed_at_once() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        await first.crash(proven=True)
+        await world.advance(2000)
+        assert shares(second) == [4]
+
+
+async def test_a_silent_node_is_replaced_after_its_lease_and_not_before() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        await first.crash(proven=False)
+        await world.advance(8000)
+        assert shares(second) == [2]
+        await world.advance(7000)
+        assert shares(second) == [4]
+
+
+async def test_what_was_due_during_a_death_fires_late_and_is_not_lost() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        await world.node("n2").app().start()
+        await world.advance(10_000)
+        accepted = await world.add(*range(0, 20_000, 50))
+        await world.advance(3025)
+        await first.crash(proven=False)
+        await world.advance(40_000)
+        await once(world, accepted)
+        assert max(d.at_ms - d.job.due_ms for d in world.deliveries) < 16_000
+
+
+async def test_a_node_that_was_cut_off_fires_nothing_of_what_others_took() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        accepted = await world.add(*range(0, 60_000, 100))
+        await world.advance(1000)
+        first.wire.away = True
+        await world.advance(25_000)
+        assert shares(second) == [4]
+        first.wire.away = False
+        await world.advance(45_000)
+        assert sorted(shares(first, second)) == [2, 2]
+        assert await world.statuses(accepted) == {Status.DONE: len(accepted)}
+        twice = [key for key, times in world.times().items() if times > 1]
+        assert len(twice) <= 3, "only what was in flight when it was cut off"
+
+
+async def test_a_node_that_is_cut_off_stops_firing_before_its_lease_is_over_for_others() -> None:
+    async with rig(shards=2) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        await world.add(*range(0, 30_000, 20))
+        await world.advance(1000)
+        cut_ms = world.now
+        first.wire.away = True
+        await world.advance(28_000)
+        last = max(d.at_ms for d in world.deliveries if d.node == "n1")
+        taken = [d.at_ms for d in world.deliveries if d.node == "n2" and d.at_ms - d.job.due_ms > 500]
+        assert last <= cut_ms + 10_000
+        assert last < min(taken)
+        assert shares(second) == [2]
+
+
+async def test_a_drain_that_cannot_end_is_called_off_and_the_shard_goes_on_where_it_is() -> None:
+    async with rig(shards=2) as world:
+        gate = asyncio.Event()
+
+        async def block(job: Job) -> None:
+            if job.job_name == "long":
+                await gate.wait()
+
+        first = await world.node("n1").app(function=block).start()
+        for _ in range(8):
+            await world.add(0, job_name="long")
+        await world.advance(1000)
+        assert {d.job.shard for d in world.deliveries} == {0, 1}
+        second = await world.node("n2").app().start()
+        await world.advance(3000)
+        held = await world.add(*range(0, 4000, 100))
+        await world.advance(10_000)
+        assert first.told_of(events.DrainCalledOff)
+        assert shares(first, second) == [2, 0]
+        assert await world.statuses(held) == {Status.DONE: 40}
+        gate.set()
+        await world.advance(60_000)
+        assert shares(first, second) == [1, 1]
+        assert set(world.times().values()) == {1}
+
+
+async def test_a_node_owns_only_what_it_has_a_handler_for() -> None:
+    async with rig(shards=4) as world:
+        await world.client.register("sms", 4)
+        await world.client.register("orphan", 4)
+        mail = await world.node("mail").app("mail").start()
+        both = await world.node("both").app("mail").app("sms").start()
+        await world.advance(10_000)
+        owned = Counter((n.name, t.shard.app) for n in (mail, both) for t in n.tenures)
+        assert owned == {("mail", "mail"): 2, ("both", "mail"): 2, ("both", "sms"): 4}
+        mail.told.clear()
+        await world.advance(10_000)
+        assert {e.app for e in mail.told_of(events.OrphanApp)} == {"orphan"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_cancel_while_shards_move_holds(seed: int) -> None:
+    async with rig(shards=4) as world:
+        await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
+        accepted = await world.add(*(3000 + n * 97 % 6000 for n in range(60)))
+        await world.advance(1000 + 137 * seed)
+        await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
+        wishes = []
+        for a in accepted[::3]:
+            wishes.append((a, world.change(Change.CANCEL, a)))
+            await world.advance(100)
+        await world.advance(20_000)
+        for a, wish in wishes:
+            assert (await wish).granted != (a.key in world.delivered())
+        assert max(world.times().values()) == 1
+        assert await world.pending() == 0
+
+
+async def test_only_one_node_does_maintenance() -> None:
+    async with rig() as world:
+        nodes = [await world.node(f"n{n}").app().start() for n in range(3)]
+        await world.advance(10_000)
+        assert [node.engine.membership.leads for node in nodes] == [True, False, False]
+        await nodes[0].crash()
+        await world.advance(15_000)
+        assert [node.engine.membership.leads for node in nodes[1:]] == [True, False]
