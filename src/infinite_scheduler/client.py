@@ -330,6 +330,10 @@ class SyncClient:
         future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
         return future.result()
 
+    def register(self, app: str, shards: int | None = None) -> AppInfo:
+        """See Client.register."""
+        return self._run(self._client.register(app, shards))
+
     def schedule(self, app: str, data: Any = None, **options: Any) -> Accepted:
         """See Client.schedule."""
         return self._run(self._client.schedule(app, data, **options))

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / ".cache" / "wheels"
 PLACES = ROOT / ".cache" / "acceptance"
 
-KEPT_S = 24 * 3600
-"""An environment that nobody has used for a day is removed."""
+KEPT_S = 3600
+"""An environment that no test run has begun with for an hour is removed."""
 
 
 class Installation(NamedTuple):

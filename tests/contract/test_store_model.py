@@ -1,4 +1,4 @@
-"""The store against a dictionary: whatever is done in whatever order, every pending job can be found, and nothing else."""
+"""The store against a dictionary: in whatever order things are done, every pending job is found, and nothing else."""
 
 import asyncio
 from collections import Counter

@@ -81,7 +81,8 @@ class SimStatements(Statements):
 
     @reads
     def read_shards(self) -> Sequence[ShardInfo]:
-        return list(self.transaction.rows("shards").values())
+        rows = self.transaction.rows("shards")
+        return [rows[shard] for shard in sorted(rows)]
 
     @writes
     def write_shards(self, rows: Iterable[ShardInfo]) -> Work[None]:
@@ -119,7 +120,7 @@ class SimStatements(Statements):
         for app, at, key in self.transaction.between("entries", scan.app, scan.start, scan.end):
             record = self.transaction.get("jobs", (app, key))
             if record is not None and record.status is Status.PENDING and wanted(scan, record.job):
-                if len(found) == limit:
+                if len(found) >= limit and found[-1][0] != at:  # a position that several jobs share is read whole
                     return found, at
                 found.append((at, record.job))
         return found, None
@@ -157,7 +158,7 @@ class SimStatements(Statements):
         )
         if after is not None:
             rows = [r for r in rows if (r.job.key < after if query.newest_first else r.job.key > after)]
-        return [record for record in rows if query.status in (None, record.status)][:limit]
+        return [record for record in rows if listed(query, record)][:limit]
 
     @writes
     def insert_requests(self, requests: Iterable[Request]) -> Work[None]:
@@ -282,6 +283,16 @@ def gone(row: object) -> None:
 
 def wanted(scan: Scan, job: Job) -> bool:
     return job.shard in scan.shards and scan.priority in (None, job.priority)
+
+
+def listed(query: Query, record: JobRecord) -> bool:
+    due_ms = int.from_bytes(record.job.key[:6], "big")
+    return (
+        query.status in (None, record.status)
+        and (query.tag is None or query.tag in record.job.tags)
+        and (query.from_ms is None or due_ms >= query.from_ms)
+        and (query.to_ms is None or due_ms < query.to_ms)
+    )
 
 
 def record_of(app: str, row: NewRow) -> JobRecord:

@@ -314,6 +314,10 @@ class Rig:
         ]
         return list(await self.client.add(specs))
 
+    async def spread(self, in_ms: Iterable[int], **fields: Any) -> list[Accepted]:
+        """Jobs that come one by one, so that they go round the shards."""
+        return [a for ms in in_ms for a in await self.add(ms, **fields)]
+
     async def record(self, accepted: Accepted, app: str = APP) -> JobRecord:
         record = await self.client.get(accepted.key, app=app)
         assert record is not None

@@ -137,7 +137,7 @@ async def test_what_was_due_during_a_death_fires_late_and_is_not_lost() -> None:
         first = await world.node("n1").app().start()
         await world.node("n2").app().start()
         await world.advance(10_000)
-        accepted = await world.add(*range(0, 20_000, 50))
+        accepted = await world.spread(range(0, 20_000, 50))
         await world.advance(3025)
         await first.crash(proven=False)
         await world.advance(40_000)
@@ -150,7 +150,7 @@ async def test_a_node_that_was_cut_off_fires_nothing_of_what_others_took() -> No
         first = await world.node("n1").app().start()
         second = await world.node("n2").app().start()
         await world.advance(10_000)
-        accepted = await world.add(*range(0, 60_000, 100))
+        accepted = await world.spread(range(0, 60_000, 100))
         await world.advance(1000)
         first.wire.away = True
         await world.advance(25_000)
@@ -168,7 +168,7 @@ async def test_a_node_that_is_cut_off_stops_firing_before_its_lease_is_over_for_
         first = await world.node("n1").app().start()
         second = await world.node("n2").app().start()
         await world.advance(10_000)
-        await world.add(*range(0, 30_000, 20))
+        await world.spread(range(0, 30_000, 100))
         await world.advance(1000)
         cut_ms = world.now
         first.wire.away = True
@@ -195,7 +195,7 @@ async def test_a_drain_that_cannot_end_is_called_off_and_the_shard_goes_on_where
         assert {d.job.shard for d in world.deliveries} == {0, 1}
         second = await world.node("n2").app().start()
         await world.advance(3000)
-        held = await world.add(*range(0, 4000, 100))
+        held = await world.spread(range(0, 4000, 100))
         await world.advance(10_000)
         assert first.told_of(events.DrainCalledOff)
         assert shares(first, second) == [2, 0]
@@ -224,7 +224,7 @@ async def test_a_node_owns_only_what_it_has_a_handler_for() -> None:
 async def test_a_cancel_while_shards_move_holds(seed: int) -> None:
     async with rig(shards=4) as world:
         await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
-        accepted = await world.add(*(3000 + n * 97 % 6000 for n in range(60)))
+        accepted = await world.spread(3000 + n * 97 % 6000 for n in range(60))
         await world.advance(1000 + 137 * seed)
         await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
         wishes = []

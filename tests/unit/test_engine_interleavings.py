@@ -324,7 +324,7 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away_for_20_s(answe
             await sleep(world.clock, 500)
 
         node = await world.node().app(function=slow).start()
-        accepted = await world.add(*range(500, 60_000, 250))
+        accepted = await world.spread(range(500, 60_000, 250))
         await world.advance(5000)
         before = len(world.deliveries)
         await away(world, node, 20_000, answers_only=answers_only)
@@ -359,7 +359,7 @@ async def test_memory_stays_bounded_while_the_store_is_away() -> None:
     budget = 200_000
     async with rig(budget_bytes=budget) as world:
         node = await world.node().app().start()
-        await world.add(*range(500, 20_000, 10))
+        await world.spread(range(500, 20_000, 10))
         await world.advance(400)
         node.wire.away = True
         for _ in range(30):

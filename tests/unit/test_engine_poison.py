@@ -67,7 +67,7 @@ class Lives:
         """Live and die until no job waits."""
         node = await self.begin()
         while await self.world.pending():
-            await self.world.until(lambda: self._dead or not self._waiting(node), 120_000)
+            await self.world.until(self._news, 120_000)
             if self._dead:
                 self.deaths += 1
                 assert self.deaths <= most, "too many processes ended"
@@ -76,8 +76,9 @@ class Lives:
             else:
                 await self.world.advance(100)
 
-    def _waiting(self, node: Node) -> int:
-        return sum(len(t.held) + len(t.out) for t in node.tenures)
+    def _news(self) -> bool:
+        """The process has ended, or its work."""
+        return self._dead or not any(t.held or t.out for t in self.nodes[-1].tenures)
 
     async def check(self, poison: list[Accepted], innocent: list[Accepted]) -> None:
         """Poison ends as failed and says why, all others are done, and a crash changed no delivery id."""
@@ -289,7 +290,7 @@ async def test_a_suspect_that_never_got_to_fire_is_not_charged() -> None:
         for n in range(6):
             node = world.node(f"m{n}").app()
             starting = asyncio.ensure_future(node.start())
-            while not (hasattr(node, "engine") and any(accepted.key in t.held for t in node.tenures)):
+            while not (hasattr(node, "engine") and any(accepted.key in t.held for t in node.tenures)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             for tenure in node.tenures:
                 tenure.draining = True

@@ -115,7 +115,7 @@ async def test_a_part_that_meets_a_bug_goes_on(part: str) -> None:
                 engine.membership.look = once(engine.membership.look)
             case "wheels":
                 engine.desks["mail"].tick = once(engine.desks["mail"].tick)
-            case "quarantine":
+            case _:
                 engine._quarantine._next_batch = once(engine._quarantine._next_batch)
                 for tenure in node.tenures:
                     tenure.careful_ms = world.now + 60_000

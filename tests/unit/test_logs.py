@@ -106,6 +106,18 @@ class TestLogWriter:
             assert re.fullmatch(r"[A-Z].*\.", line.sentence)
             assert "{" not in line.sentence, "ids are fields"
 
+    def test_a_program_without_logging_is_told_which_job_failed_and_why(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        failed = events.AttemptFailed(
+            app="shop", job_id="j-1", attempt=2, error="ValueError:\nforged", request_id=None, next_due_ms=1
+        )
+        LogWriter(StillClock())(failed)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("Job j-1, attempt 2: ValueError: forged")
+
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)
     def test_every_event_is_written_with_its_fields(self, event: events.Event, written: Written) -> None:
         configure_logging("debug", "json")

@@ -17,8 +17,8 @@ from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.errors import ConfigError
 
 CONFIG_VARIABLE: Final = f"{ENV_PREFIX}CONFIG"
-_NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, f"{ENV_PREFIX}SOAK"})
-"""Variables that begin like a setting and are none: where the file is, and how long endurance tests run."""
+_NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, f"{ENV_PREFIX}SOAK", f"{ENV_PREFIX}SEEDS"})
+"""Variables that begin like a setting and are none: where the file is, and how long and how often tests run."""
 
 
 def load_settings(

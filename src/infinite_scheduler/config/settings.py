@@ -136,7 +136,7 @@ class RetrySettings(Section):
     """How many deliveries are tried before the job fails."""
     count_from: Literal["attempt", "creation"] = "attempt"
     """Waits count from the last attempt, or from the creation of the job."""
-    floor: Duration = timedelta(seconds=1)
+    floor: Duration = timedelta(milliseconds=100)
     """The least time between the end of an attempt and the next one, after a downtime too."""
     retry_on: tuple[ExceptionName, ...] = ()
     """The only exceptions that are tried again; empty means all."""

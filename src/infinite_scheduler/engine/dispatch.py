@@ -12,7 +12,7 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.wheel import Wheel
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
-from infinite_scheduler.observe.events import AttemptFailed, HandedOver, Observer
+from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, Observer
 from infinite_scheduler.policy.misfire import Misfire
 from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -212,6 +212,9 @@ class Desk:
         self.flights[key] = Flight(job, tenure, now_ms, marked)
 
     async def _deliver(self, batch: Sequence[Job]) -> None:
+        early = sum(job.due_ms > self._clock.wall_ms() for job in batch)
+        if early:
+            self._tell(Early(app=self.app, count=early))
         try:
             await self._plan.handler.handle(batch, self.report)
         except asyncio.CancelledError:

@@ -1,12 +1,12 @@
 """From the end of a delivery to what the store shall record."""
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import timedelta
 from typing import assert_never
 
 import msgspec
 
-from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status
+from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.base import Settlement
 
@@ -46,8 +46,10 @@ class Judge(msgspec.Struct, frozen=True):
             case Cancelled():
                 return Status.CANCELLED, 0, None
             case Retry(after, at, reason):
-                if at is not None:
-                    wished = int(at.astimezone(UTC).timestamp() * 1000)
+                if at is not None and at.tzinfo is None:
+                    reason, wished = f"Retry(at={at}) has no time zone: use an aware datetime", None
+                elif at is not None:
+                    wished = -(-(at - moment(0)) // timedelta(milliseconds=1))  # rounded up: never early
                 elif after is not None:
                     wished = now_ms + int(after.total_seconds() * 1000)
                 else:

@@ -81,7 +81,7 @@ class Swept(Event, frozen=True, kw_only=True):
 
 
 class Early(Event, frozen=True, kw_only=True):
-    """A job would have been handed over before its moment and was put back. Must never happen."""
+    """Jobs were handed over before their moment, by the clock at that very time. Must never happen."""
 
     app: str
     count: int

@@ -58,7 +58,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.Early: Line(
         "engine",
         logging.ERROR,
-        "Jobs would have been handed over before their moment and were put back. "
+        "Jobs were handed over before their moment. "
         "This is a bug of the scheduler, or the clock stepped back: please report it.",
     ),
     events.StoreAway: Line(
@@ -131,7 +131,9 @@ class LogWriter:
             return
         if isinstance(event, events.AttemptFailed) and event.next_due_ms is None:
             line = _GIVEN_UP
-        self._loggers[line.part].log(level, line.sentence, **_fields(event))
+        shows_fields = self._plain[line.part].hasHandlers()
+        sentence = line.sentence if shows_fields else line.sentence + _detail(event)
+        self._loggers[line.part].log(level, sentence, **_fields(event))
 
     def _level(self, event: Event, level: int) -> int:
         """What is told again and again is loud only the first time."""
@@ -152,6 +154,18 @@ class LogWriter:
             return False
         self._orphans_told_ms[app] = now_ms
         return True
+
+
+def _detail(event: Event) -> str:
+    """What a program that sets up no logging must be told in the sentence, since it shows nothing else."""
+    match event:
+        case events.AttemptFailed():
+            detail = f" Job {event.job_id}, attempt {event.attempt}: {event.error}"
+        case events.TaskFailed() | events.StoreAway():
+            detail = f" {event.error}"
+        case _:
+            return ""
+    return " " + " ".join(detail.split())
 
 
 def _structured(logger: logging.Logger) -> Any:

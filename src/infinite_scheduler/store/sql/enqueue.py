@@ -22,6 +22,10 @@ def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Se
     """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
     if connection.dialect.name != "sqlite":
         raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
+    if connection.get_isolation_level() == "AUTOCOMMIT":
+        raise InvalidRequest(
+            "enqueue needs a transaction, and this connection commits every statement: leave AUTOCOMMIT"
+        )
     tx = SqlStatements(cast("Cursor", connection.connection.cursor()), SqliteDialect(), _PROCESS)
     tx.start()
     tx.begin()

@@ -35,9 +35,6 @@ SHOWN_MS = 1000
 
 NOBODY = ""
 
-LIFTED = 30
-"""A job that was marked to be fired alone goes back to a batch of this size: nobody died, so it is not charged."""
-
 
 def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
     """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost [1]."""
@@ -84,7 +81,6 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None
         msgspec.structs.replace(row, owner=Owner(NOBODY, row.owner.epoch), low_ms=low_ms[shard])
         for shard, row in mine.items()
     )
-    tx.write_marks((shard, key, LIFTED) for shard in mine for key, size in tx.read_marks(shard).items() if size == 1)
 
 
 def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Sequence[Grant]:

@@ -104,6 +104,8 @@ class Petitions:
                 case Standing.AGAIN:
                     self._new.append(petition)
                 case _:
+                    if standing is Standing.GRANTED:
+                        asked.add(petition.wish.shard)  # its new moment may be before the line
                     if not petition.answer.done():
                         petition.answer.set_result(standing)
         if asked:
