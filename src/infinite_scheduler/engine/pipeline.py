@@ -26,6 +26,10 @@ LONGEST_NAP_MS = 500
 """The wheels are looked at this often at least, so that a stepped wall clock is noticed."""
 
 
+BUSY_ROWS = 50_000
+"""A round of maintenance that pruned so many rows has left more: the next one follows soon."""
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The paces and bounds of one node."""
 
@@ -195,8 +199,10 @@ class Engine:
 
     async def _upkeep(self) -> None:
         """Maintenance is the work of one node at a time: the one with the smallest nonce."""
+        pause_ms = self._settings.upkeep_ms
         while True:
-            await sleep(self._clock, self._settings.upkeep_ms)
+            await sleep(self._clock, pause_ms)
+            pause_ms = self._settings.upkeep_ms
             if not self.membership.leads:
                 continue
             try:
@@ -204,6 +210,8 @@ class Engine:
             except SchedulerError as error:
                 self._tell(TaskFailed(part="maintenance", error=describe(error)))
                 continue
+            if done.rows_pruned >= BUSY_ROWS:
+                pause_ms = self._settings.upkeep_ms // 60
             if done.tables_made or done.tables_dropped or done.rows_pruned:
                 self._tell(Maintained(made=done.tables_made, dropped=done.tables_dropped, pruned=done.rows_pruned))
 
