@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.checker import Cancel, judge
 from tests.acceptance.place import SOAK, Killer, Place, now_ms
 
-JOBS, SPAN_S = (20_000, 60) if SOAK else (3_000, 12)
+JOBS, SPAN_S = (20_000, 60) if SOAK else (3_000, 8)
 
 
 @pytest.mark.endurance

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.checker import Blow, judge
 from tests.acceptance.place import CONCURRENCY, SOAK, Place, now_ms
 
-RATE, SPAN_S = (700, 120) if SOAK else (500, 15)
+RATE, SPAN_S = (700, 120) if SOAK else (500, 12)
 LEASE_MS = 2000
 
 

@@ -68,10 +68,10 @@ def test_jobs_that_were_running_for_long_when_their_node_was_killed_are_handed_o
     place.configure("linger", app="concurrency = 1000", more='[window]\nlookahead = "1s"\nfetch_interval = "500ms"')
     start_ms = now_ms() + 2500
     promised = place.schedule(
-        {"at": start_ms + chance.randrange(6000), "data": chance.uniform(0, 1.5)} for _ in range(1200)
+        {"at": start_ms + chance.randrange(5000), "data": chance.uniform(0, 1.5)} for _ in range(800)
     )
     # After two deaths suspects go out 30 at a time, after three one by one, which would take minutes.
-    killer = Killer(place, [start_ms + 1500 + chance.randrange(5000) for _ in range(2)])
+    killer = Killer(place, [start_ms + 1500 + chance.randrange(4000) for _ in range(2)])
     killer.start()
     killer.join()
     place.settled()

@@ -67,13 +67,11 @@ async def test_a_job_from_before_low_that_was_woken_is_found_after_a_crash() -> 
     async with rig() as world:
         first = await world.node("n1").app().start()
         await world.advance(20_000)
-        gate = asyncio.Event()
         first.engine.desks["mail"].paused = True
         (accepted,) = await world.add(-5000)
         await world.until(lambda: any(accepted.key in t.held for t in first.tenures))
         await world.advance(500)
         await first.crash()
-        gate.set()
         await world.node("n2").app().start()
         await world.advance(3000)
         assert world.delivered() == [accepted.key]

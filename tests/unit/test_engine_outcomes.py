@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
 from infinite_scheduler.observe import events
@@ -52,7 +53,7 @@ async def test_an_exponential_policy_spreads_its_attempts() -> None:
 
 
 async def test_a_retry_far_after_the_line_is_found_again() -> None:
-    async with rig() as world:
+    async with rig(lane=LaneSettings(request_poll_ms=5000)) as world:
 
         async def later(job: Job) -> Outcome:
             return Retry(after=timedelta(minutes=30)) if job.attempt == 1 else Done()

@@ -7,7 +7,7 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import JOB_BYTES, Job, Priority, Status
-from tests.unit.engine_rig import APP, Rig, rig
+from tests.unit.engine_rig import APP, rig
 
 
 async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
@@ -54,24 +54,6 @@ async def test_a_job_that_waits_for_its_turn_is_not_early_when_the_wall_clock_st
         assert world.delivered() == [first.key]
         await world.advance(1)
         assert world.delivered() == [first.key, second.key]
-
-
-async def test_a_job_in_quarantine_is_not_early_when_the_wall_clock_steps_back() -> None:
-    async with rig() as world:
-        gate = asyncio.Event()
-
-        async def block(job: Job) -> None:
-            del job
-            await gate.wait()
-
-        first = await world.node("n1").app(function=block).start()
-        await world.add(1000)
-        await world.advance(2000)
-        await first.crash()
-        world.clock.step_wall(-30_000)
-        await world.node("n2").app().start()
-        await world.advance(40_000)
-        assert len(world.deliveries) == 2
 
 
 async def test_a_step_forward_of_the_wall_clock_is_noticed() -> None:
@@ -218,10 +200,6 @@ async def test_the_line_does_not_run_away_when_nothing_is_due() -> None:
             await world.advance(9000)
             leads = [t.line_ms - world.now for t in node.tenures]
             assert 5000 <= min(leads) <= max(leads) <= 30_000
-
-
-async def _settled(world: Rig) -> bool:
-    return await world.pending() == 0
 
 
 async def test_jobs_due_far_ahead_wait_in_the_store() -> None:
