@@ -59,7 +59,7 @@ async def test_a_retry_far_after_the_line_is_found_again() -> None:
             return Retry(after=timedelta(minutes=30)) if job.attempt == 1 else Done()
 
         await world.node().app(function=later).start()
-        (accepted,) = await world.add(1000)
+        (accepted,) = await world.add(40_000)
         await world.advance(1_900_000)
         assert await attempts(world, accepted.due_ms) == [(1, 0), (2, 1_800_000)]
         assert (await world.record(accepted)).status is Status.DONE
