@@ -138,7 +138,8 @@ class Judge:
 
     def _observed(self, event: Event) -> None:
         bad = event.facts["event"] in ("Swept", "Early", "TaskFailed")
-        if bad and not event.facts.get("error", "").startswith("StoreUnavailable"):
+        excused = event.facts["event"] == "Early" and self._set_back(event.who) < 0
+        if bad and not excused and not event.facts.get("error", "").startswith("StoreUnavailable"):
             self._break("nodes work as they should", "", f"{event.who} says {dict(event.facts)}")
 
     def _accept(self, event: Event) -> None:
@@ -186,8 +187,9 @@ class Judge:
 
     def _handed_over(self, event: Event) -> None:
         attempt, due, wall = event.facts["attempt"], event.facts["due"], event.facts["wall"]
-        back = min((by for at, by in self._steps.get(event.who, ()) if by < 0 and event.at - at < FROZEN_MS), default=0)
-        if wall - back < due:  # a clock that is set back after the job was on its way does not make it early
+        if (
+            wall - self._set_back(event.who) < due
+        ):  # a clock that is set back after the job was on its way does not make it early
             self._break("never early", event.job, f"{event.who} hands over {due - wall} ms too early by its own clock")
         row = self._rows.get(event.job)
         if row is None:
@@ -209,6 +211,10 @@ class Judge:
         late = event.at - max(due, self._ready.get(event.job, 0.0))
         if self._latest_ms is not None and late > self._latest_ms:
             self._break("on time", event.job, f"{late:.0f} ms late")
+
+    def _set_back(self, who: str) -> int:
+        """By how many milliseconds the wall clock of this process was just set back; 0 or less."""
+        return min((by for at, by in self._steps.get(who, ()) if by < 0 and self._now - at < FROZEN_MS), default=0)
 
     def _check_current(self, event: Event, row: Mapping[str, Any]) -> None:
         """What fires is what the row says: not cancelled, not settled, not moved."""

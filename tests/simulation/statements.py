@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from types import GeneratorType
 from typing import Any, ParamSpec, TypeVar
 
@@ -99,7 +100,7 @@ class SimStatements(Statements):
     @reads
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
         found = (self.transaction.get("jobs", (app, key)) for key in sorted(keys))
-        return [record for record in found if record is not None]
+        return [fresh(record) for record in found if record is not None]
 
     @reads
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
@@ -110,7 +111,7 @@ class SimStatements(Statements):
             if record.status is Status.PENDING and wanted(scan, record.job):
                 if len(found) == limit:
                     return found, record.job.key
-                found.append(record.job)
+                found.append(copy(record.job))
         return found, None
 
     @reads
@@ -122,7 +123,7 @@ class SimStatements(Statements):
             if record is not None and record.status is Status.PENDING and wanted(scan, record.job):
                 if len(found) >= limit and found[-1][0] != at:  # a position that several jobs share is read whole
                     return found, at
-                found.append((at, record.job))
+                found.append((at, copy(record.job)))
         return found, None
 
     def _page(self, limit: int) -> int:
@@ -158,7 +159,7 @@ class SimStatements(Statements):
         )
         if after is not None:
             rows = [r for r in rows if (r.job.key < after if query.newest_first else r.job.key > after)]
-        return [record for record in rows if listed(query, record)][:limit]
+        return [fresh(record) for record in rows if listed(query, record)][:limit]
 
     @writes
     def insert_requests(self, requests: Iterable[Request]) -> Work[None]:
@@ -279,6 +280,11 @@ class SimStatements(Statements):
 def gone(row: object) -> None:
     """What becomes of a row that is deleted."""
     del row
+
+
+def fresh(record: JobRecord) -> JobRecord:
+    """The record as a database gives it: with every read another object."""
+    return msgspec.structs.replace(record, job=copy(record.job))
 
 
 def wanted(scan: Scan, job: Job) -> bool:

@@ -18,6 +18,9 @@ SIZES = (MANY, FEW, ALONE)
 LOOK_MS = 5
 """How often a batch is looked at, whether it has ended."""
 
+IDLE_MS = 100
+"""How often suspects that may not fire now, as their app is paused or the clock stepped back, are looked at again."""
+
 POISON = "ended its process: it was the only job in flight when the process died"
 
 Mark = Callable[[Sequence[Job], int], Awaitable[None]]
@@ -25,7 +28,7 @@ Mark = Callable[[Sequence[Job], int], Awaitable[None]]
 
 
 class Quarantine:
-    """Holds suspects back and fires one batch of them at a time, each marked first."""
+    """Holds suspects back and fires one batch of one app at a time, each marked first."""
 
     def __init__(self, desks: Mapping[str, Desk], gate: Gate, clock: Clock, mark: Mark, tell: Observer) -> None:
         self._desks = desks
@@ -33,7 +36,9 @@ class Quarantine:
         self._clock = clock
         self._mark = mark
         self._tell = tell
-        self._waiting: dict[int, PriorityQueue[Job]] = {size: PriorityQueue() for size in SIZES}
+        self._waiting: dict[int, dict[str, PriorityQueue[Job]]] = {
+            size: {app: PriorityQueue() for app in desks} for size in SIZES
+        }
         self._stir = asyncio.Event()
 
     def detain(self, job: Job, tenure: Tenure) -> None:
@@ -43,28 +48,47 @@ class Quarantine:
             self._desks[job.app].fail(job, POISON)
             self._tell(PoisonFailed(app=job.app, job_id=job.id))
             return
-        self._waiting[_next_size(size)].push(job.priority, job.due_ms, job)
+        self._wait(job, _next_size(size))
+
+    def _wait(self, job: Job, size: int) -> None:
+        self._waiting[size][job.app].push(job.priority, job.due_ms, job)
         self._stir.set()
 
     async def run(self) -> None:
         """Fire batch after batch, the largest first: most jobs are innocent."""
         while True:
-            size = next((size for size in SIZES if len(self._waiting[size])), None)
-            if size is None:
-                self._stir.clear()
+            self._stir.clear()
+            batch, size = self._next_batch() if self._gate.open else ([], 0)
+            if batch:
+                await self._fire(batch, size)
+            elif any(len(queue) for queues in self._waiting.values() for queue in queues.values()):
+                await sleep(self._clock, IDLE_MS if self._gate.open else LOOK_MS)
+            else:
                 await self._stir.wait()
-                continue
-            while not self._gate.open:
-                await sleep(self._clock, LOOK_MS)
-            await self._fire(self._next_batch(size), size)
 
-    def _next_batch(self, size: int) -> list[Job]:
-        waiting, batch = self._waiting[size], list[Job]()
+    def _next_batch(self) -> tuple[list[Job], int]:
+        """Suspects of one app that may fire now; the apps take turns."""
+        for size, queues in self._waiting.items():
+            for app in list(queues):
+                batch = self._batch_of(app, size)
+                if batch:
+                    queues[app] = queues.pop(app)  # to the end of the line
+                    return batch, size
+        return [], 0
+
+    def _batch_of(self, app: str, size: int) -> list[Job]:
+        waiting, batch = self._waiting[size][app], list[Job]()
+        if self._desks[app].paused:
+            return batch
+        now_ms = self._clock.wall_ms()
         while len(waiting) and len(batch) < size:
             job = waiting.pop()
             tenure = self._tenure(job)
             if tenure is None:
                 continue
+            if job.due_ms > now_ms:  # the wall clock stepped back
+                self._wait(job, size)
+                break
             if tenure.may_fire:
                 batch.append(job)
             else:
@@ -77,9 +101,7 @@ class Quarantine:
         return tenure if tenure is not None and tenure.detained.get(job.key) is job else None
 
     async def _fire(self, batch: Sequence[Job], size: int) -> None:
-        if not batch:
-            return
-        if size < SIZES[0]:
+        if size < MANY:
             self._tell(SuspectsFound(app=batch[0].app, count=len(batch), batch=size))
         if size == ALONE:
             await self._fire_alone(batch[0])
@@ -103,12 +125,16 @@ class Quarantine:
         try:
             while any(desk.busy for desk in self._desks.values()):
                 await sleep(self._clock, LOOK_MS)
-            if not await self._marked([job], ALONE):
+            if not self._tenure(job) or not await self._marked([job], ALONE):
                 return
             tenure = self._tenure(job)
-            if tenure is not None and tenure.may_fire and self._gate.lease.valid():
+            if tenure is None:
+                return
+            if tenure.may_fire and self._gate.lease.valid() and job.due_ms <= self._clock.wall_ms():
                 self._desks[job.app].fire_alone(job)
                 await self._ended([job])
+            elif await self._marked([job], FEW):  # not fired: it must not be charged with what another one does
+                self._wait(job, ALONE)
         finally:
             self._gate.held_shut = False
             for desk in self._desks.values():
@@ -120,10 +146,11 @@ class Quarantine:
 
     def _under_way(self, job: Job) -> bool:
         """Is it still to be handed over or settled, by the reign that holds it now?"""
-        tenure = self._desks[job.app].tenures.get(job.shard)
+        desk = self._desks[job.app]
+        tenure = desk.tenures.get(job.shard)
         if tenure is None or tenure.draining:
             return False
-        return tenure.held.get(job.key) is job or tenure.out.get(job.key) is job
+        return tenure.out.get(job.key) is job or (tenure.held.get(job.key) is job and not desk.paused)
 
 
 def _next_size(size: int | None) -> int:

@@ -58,8 +58,8 @@ class SqlOwnership(Ownership):
                 tx.write_node(node)
             return View(nodes=tuple(tx.read_nodes()), shards=tuple(tx.read_shards()), apps=tuple(tx.read_apps()))
 
+        self._node = node  # even if the answer is lost: every sign of life differs from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))
-        self._node = node
         return msgspec.structs.replace(view, dead=self._database.dead(view.nodes))
 
     async def leave(self) -> None:

@@ -71,15 +71,17 @@ class Petitions:
 
     async def _run(self) -> None:
         """Until nobody waits any more."""
-        while self._new or self._asked:
-            self._stir.clear()
-            if self._new:
-                batch = [self._new.popleft() for _ in range(min(SHARED, len(self._new)))]
-                await self._ask(batch, exclusive=False)
-            if self._asked and not self._new:
-                await wait(self._clock, self._stir, POLL_MS)
-                await self._listen()
-        self._task = None
+        try:
+            while self._new or self._asked:
+                self._stir.clear()
+                if self._new:
+                    batch = [self._new.popleft() for _ in range(min(SHARED, len(self._new)))]
+                    await self._ask(batch, exclusive=False)
+                if self._asked and not self._new:
+                    await wait(self._clock, self._stir, POLL_MS)
+                    await self._listen()
+        finally:
+            self._task = None
 
     async def _ask(self, batch: Collection[Petition], *, exclusive: bool) -> None:
         wishes = [petition.wish for petition in batch]
