@@ -63,6 +63,7 @@ class Desk:
         self.detain: Detain = _unwired
         self._plan = plan
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._gate = gate
         self._judge = judge
         self._tell = tell
@@ -134,7 +135,7 @@ class Desk:
         """Look for work soon, once for all who ask in the meantime."""
         if not self._stirred:
             self._stirred = True
-            asyncio.get_running_loop().call_soon(self.fill)
+            self._loop.call_soon(self.fill)
 
     def fill(self) -> None:
         """Hand over what is ready, as far as there are free places."""
@@ -198,8 +199,7 @@ class Desk:
 
     def _start(self, batch: Sequence[Job]) -> None:
         self._free -= 1
-        task = asyncio.create_task(self._deliver(batch))
-        self._tasks.add(task)
+        self._tasks.add(self._loop.create_task(self._deliver(batch), name=self.app))
 
     def _launch(self, job: Job, tenure: Tenure, now_ms: int) -> None:
         """From here on the job is handed over: it cannot be cancelled any more."""
@@ -212,9 +212,10 @@ class Desk:
         self.flights[key] = Flight(job, tenure, now_ms, marked)
 
     async def _deliver(self, batch: Sequence[Job]) -> None:
-        early = sum(job.due_ms > self._clock.wall_ms() for job in batch)
-        if early:
-            self._tell(Early(app=self.app, count=early))
+        now_ms = self._clock.wall_ms()
+        for job in batch:
+            if job.due_ms > now_ms:
+                self._tell(Early(app=self.app, count=1))
         try:
             await self._plan.handler.handle(batch, self.report)
         except asyncio.CancelledError:
@@ -232,9 +233,7 @@ class Desk:
                     self.report(job, RuntimeError("the handler ended without a word about this job"))
         finally:
             self._free += 1
-            task = asyncio.current_task()
-            if task is not None:
-                self._tasks.discard(task)
+            self._tasks.discard(asyncio.current_task())
             self.stir()
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:

@@ -24,6 +24,10 @@ class Judge(msgspec.Struct, frozen=True):
         self, job: Job, outcome: Outcome | BaseException, *, started_ms: int, finished_ms: int, marked: bool = False
     ) -> Settlement:
         """What the store shall record of this delivery."""
+        if type(outcome) is Done:  # the way of most jobs
+            return Settlement(
+                job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked
+            )
         status, due_ms, error = self._verdict(job, outcome, finished_ms)
         return Settlement(
             job=job,

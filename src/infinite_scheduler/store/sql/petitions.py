@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from infinite_scheduler.clock import Clock, sleep, wait
-from infinite_scheduler.errors import SchedulerError, Unavailable
+from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.door import Ask, Standing
@@ -90,7 +90,7 @@ class Petitions:
             standings = await self._session.write(
                 lambda tx: door.ask(tx, wishes, exclusive=exclusive, doubtful=doubtful)
             )
-        except SchedulerError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
             await self._again_or_refuse(batch, error)
             return
         released = []
@@ -115,11 +115,11 @@ class Petitions:
         if released:
             await self._ask(released, exclusive=True)
 
-    async def _again_or_refuse(self, batch: Collection[Petition], error: SchedulerError) -> None:
+    async def _again_or_refuse(self, batch: Collection[Petition], error: Exception) -> None:
         """Without an answer it is not known what was written: the same wishes are asked again, until patience ends."""
         now_ms = self._clock.steady_ms()
         for petition in batch:
-            if error.retryable and now_ms < petition.deadline_ms:
+            if getattr(error, "retryable", False) and now_ms < petition.deadline_ms:
                 petition.doubt = True
                 self._new.append(petition)
             else:
@@ -138,7 +138,7 @@ class Petitions:
             silent = [p for p in self._asked.values() if p.deadline_ms <= now]
             if silent:
                 await self._give_up(silent)
-        except SchedulerError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
             for petition in [p for p in self._asked.values() if p.deadline_ms <= now]:
                 del self._asked[petition.wish.id]
                 _refuse(petition, error)
