@@ -52,6 +52,7 @@ class _Call(NamedTuple):
     change: str
     due: int | None
     attempt: int
+    due_before: int
 
 
 class _Move(NamedTuple):
@@ -149,9 +150,9 @@ class Judge:
 
     def _asked(self, event: Event) -> None:
         row = self._rows.get(event.job)
-        attempt = row["attempt"] if row else 0
+        attempt, due_before = (row["attempt"], row["due"]) if row else (0, 0)
         self._calls[event.facts["call"]] = _Call(
-            event.at, event.job, event.facts["change"], event.facts.get("due"), attempt
+            event.at, event.job, event.facts["change"], event.facts.get("due"), attempt, due_before
         )
 
     def _answered(self, event: Event) -> None:
@@ -171,7 +172,7 @@ class Judge:
                 self._break("an acknowledged cancel is respected", call.job, f"granted, but the row is {row['status']}")
         elif call.change == "reschedule":
             moved = any(m.at >= call.at and m.job == call.job and m.due == call.due for m in self._moves)
-            if not moved and row["due"] != call.due:
+            if not moved and call.due not in (call.due_before, row["due"]):
                 self._break(
                     "an acknowledged reschedule is respected", call.job, f"granted, but never due at {call.due}"
                 )
@@ -321,8 +322,8 @@ class Judge:
         name = next((name for name, nonce in self._nonces.items() if nonce == former), "")
         beats = [*self._beats.get(former, ()), self._now]
         # A renewal that comes while the shard is being taken is too late: the node knows that its lease had lapsed.
-        recent = [at for at in beats if at >= self._now - self._lease_ms - TAKING_MS]
-        silent = max((later - at for at, later in pairwise(recent)), default=self._lease_ms)
+        gaps = [later - at for at, later in pairwise(beats) if later >= self._now - TAKING_MS]
+        silent = max(gaps, default=self._lease_ms)
         if name not in self._killed and former != after["nonce"] and silent < self._lease_ms:
             how = f"{who} takes {shard} from {name}, which was silent for {silent:.0f} ms at most"
             self._break("a living node keeps its shards", "", how)

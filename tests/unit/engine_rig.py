@@ -221,7 +221,7 @@ class Node:
         if proven:
             self._rig.dead.add(self.nonce)
         self.engine._gate.held_shut = True  # a place that is free now is not taken any more
-        tasks = [*self.engine._tasks, *(task for desk in self.engine.desks.values() for task in desk._tasks)]
+        tasks = [*self.engine._tasks, *(task for desk in self.engine.desks.values() for task in desk._calls.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

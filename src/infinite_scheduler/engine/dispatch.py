@@ -69,7 +69,8 @@ class Desk:
         self._tell = tell
         self._ready: PriorityQueue[Job] = PriorityQueue()
         self._free = plan.concurrency
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler under way, by the order they began in
         self._stirred = False
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # the wheel's next moment may have come nearer
@@ -199,7 +200,8 @@ class Desk:
 
     def _start(self, batch: Sequence[Job]) -> None:
         self._free -= 1
-        self._tasks.add(self._loop.create_task(self._deliver(batch), name=self.app))
+        number = self._begun = self._begun + 1
+        self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
 
     def _launch(self, job: Job, tenure: Tenure, now_ms: int) -> None:
         """From here on the job is handed over: it cannot be cancelled any more."""
@@ -211,7 +213,7 @@ class Desk:
             tenure.suspects.pop(key, None)
         self.flights[key] = Flight(job, tenure, now_ms, marked)
 
-    async def _deliver(self, batch: Sequence[Job]) -> None:
+    async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         now_ms = self._clock.wall_ms()
         for job in batch:
             if job.due_ms > now_ms:
@@ -233,7 +235,7 @@ class Desk:
                     self.report(job, RuntimeError("the handler ended without a word about this job"))
         finally:
             self._free += 1
-            self._tasks.discard(asyncio.current_task())
+            del self._calls[number]
             self.stir()
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
@@ -277,7 +279,7 @@ class Desk:
     @property
     def busy(self) -> bool:
         """Does a handler work on anything, even on what is reported already?"""
-        return bool(self._tasks)
+        return bool(self._calls)
 
     def interrupt(self) -> Sequence[Job]:
         """The node must stop: cancel what can be. Returns the jobs whose handlers run on: they are not settled here."""
@@ -285,14 +287,9 @@ class Desk:
         for job in running:
             del self.flights[job.key]
         self._interrupting = True
-        for task in self._tasks:
-            task.cancel()
+        for call in self._calls.values():
+            call.cancel()
         return running
-
-    async def idle(self) -> None:
-        """Until no task of a handler runs any more."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
 
 def _unwired(*_: object) -> None:
