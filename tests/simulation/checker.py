@@ -98,6 +98,7 @@ class Judge:
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._steps: dict[str, list[tuple[float, int]]] = {}
         self._deposed: dict[tuple[str, str], list[float]] = {}  # (shard, nonce): when it was taken without a release
+        self._written: dict[str, float] = {}  # when the owner of a shard last wrote something there
         self._handed: dict[tuple[str, int], list[_HandOver]] = {}
         self._returned: dict[tuple[str, int], set[str]] = {}
         self._revived: dict[str, float] = {}  # when a final job was last made pending again
@@ -296,6 +297,7 @@ class Judge:
         if after["line"] < before["line"]:
             self._break("the line never moves back", "", f"{who} moves the line of {shard} back")
         if after["nonce"] == before["nonce"] and after["epoch"] == before["epoch"]:
+            self._written[shard] = self._now
             if after["nonce"] != self._nonces.get(who):
                 self._break("only the owner moves line and low", "", f"{who} writes {shard} of {after['nonce']}")
         elif not after["nonce"]:
@@ -320,13 +322,23 @@ class Judge:
             return
         self._deposed.setdefault((shard, former), []).append(self._now)
         name = next((name for name, nonce in self._nonces.items() if nonce == former), "")
-        beats = [*self._beats.get(former, ()), self._now]
-        # A renewal that comes while the shard is being taken is too late: the node knows that its lease had lapsed.
-        gaps = [later - at for at, later in pairwise(beats) if later >= self._now - TAKING_MS]
-        silent = max(gaps, default=self._lease_ms)
-        if name not in self._killed and former != after["nonce"] and silent < self._lease_ms:
-            how = f"{who} takes {shard} from {name}, which was silent for {silent:.0f} ms at most"
+        if name not in self._killed and former != after["nonce"] and not self._had_lapsed(shard, former):
+            silent = self._now - self._beats[former][-1]
+            how = f"{who} takes {shard} from {name}, which renewed its lease {silent:.0f} ms ago"
             self._break("a living node keeps its shards", "", how)
+
+    def _had_lapsed(self, shard: str, nonce: str) -> bool:
+        """Was this node silent for its lease?
+
+        A renewal that comes while the shard is being taken is too late: the node must check first what it owns, and
+        waits for whoever takes it. So it has written nothing to the shard since.
+        """
+        beats = [*self._beats.get(nonce, ()), self._now]
+        return any(
+            later - at >= self._lease_ms and (later == self._now or self._written.get(shard, 0.0) < later)
+            for at, later in pairwise(beats)
+            if later >= self._now - TAKING_MS
+        )
 
     def _row_changed(
         self, who: str, job: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
@@ -362,6 +374,7 @@ class Judge:
             self._break("at most one settle an attempt", job, f"attempt {before['attempt']} becomes {attempt}")
         if self._shards[before["shard"]]["nonce"] != self._nonces.get(who):
             self._break("a node that lost a shard settles nothing there", job, f"{who} settles it as {outcome}")
+        self._written[before["shard"]] = self._now
         if outcome == "expired":
             return
         heard = self._returned.get((job, before["attempt"]), set())

@@ -12,8 +12,8 @@ from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.base import Store
 
-SHARED = 1000
-"""Calls share a transaction until it has this many jobs."""
+SHARED = 5000
+"""Calls share a transaction until it has this many jobs: at random moments, few would share a page of the database."""
 
 
 class Call(msgspec.Struct):
