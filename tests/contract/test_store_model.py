@@ -217,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def own(self, number: int) -> None:
         info = self.shard_row(number)
-        claim = Claim(shard=Shard(APP, number), seen=info.owner, beat=None)
+        claim = Claim(shard=Shard(APP, number), seen=info.owner, dead=True)
         (grant,) = self.run(self.node.take([claim]))
         assert grant.unclean == (not info.released)
         cursor = start_of(min(grant.low_ms, grant.line_ms))

@@ -169,10 +169,10 @@ class Membership:
             if shard in held or shard.app not in self._node.apps:
                 continue
             if owner == self._node.nonce:
-                claims.append(Claim(shard=shard, seen=info.owner, beat=None))
+                claims.append(Claim(shard=shard, seen=info.owner))
             elif goal.get((shard.app, shard.number)) == self._node.nonce and owner not in alive:
-                beat = None if owner in dead or owner not in self._beats else self._beats[owner][0]
-                claims.append(Claim(shard=shard, seen=info.owner, beat=beat))
+                beat = self._beats[owner][0] if owner in self._beats else None
+                claims.append(Claim(shard=shard, seen=info.owner, beat=beat, dead=owner in dead))
         return claims
 
     def _alarm(self, view: View, alive: Mapping[str, NodeInfo]) -> None:

@@ -72,7 +72,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: Shard
     seen: Owner
-    beat: int | None  # the last heartbeat seen of that owner; None: released, proven dead, or without a node row
+    beat: int | None = None  # the last heartbeat seen of that owner; None: it had no node row
+    dead: bool = False  # the owner's process is proven to have ended
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

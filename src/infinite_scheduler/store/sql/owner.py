@@ -52,8 +52,9 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
         row = rows.get(claim.shard)
         if row is None or row.owner != claim.seen:
             continue
-        if claim.beat is not None and beats.get(claim.seen.nonce) != claim.beat:
-            continue
+        abandoned = row.released or row.owner.nonce == nonce or claim.dead
+        if not abandoned and beats.get(row.owner.nonce) != claim.beat:
+            continue  # it has given a sign of life since, or its first one
         owner = Owner(nonce, row.owner.epoch + 1)
         tx.write_shards([msgspec.structs.replace(row, owner=owner)])
         grants.append(grant(tx, row, owner, unclean=not row.released))

@@ -56,7 +56,8 @@ class SqlOwnership(Ownership):
         def body(tx: Statements) -> View:
             if renew:
                 tx.write_node(node)
-            return View(nodes=tuple(tx.read_nodes()), shards=tuple(tx.read_shards()), apps=tuple(tx.read_apps()))
+            shards = tuple(tx.read_shards())  # before the nodes: whoever owns one has been a node for longer
+            return View(shards=shards, nodes=tuple(tx.read_nodes()), apps=tuple(tx.read_apps()))
 
         self._node = node  # even if the answer is lost: every sign of life differs from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))

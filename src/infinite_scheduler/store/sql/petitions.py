@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from infinite_scheduler.clock import Clock, sleep, wait
-from infinite_scheduler.errors import Unavailable
+from infinite_scheduler.errors import StoreUnavailable, Unavailable
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.door import Ask, Standing
@@ -66,8 +66,10 @@ class Petitions:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        for petition in (*self._new, *self._asked.values()):
-            _refuse(petition, Unavailable("the client was closed while it waited"))
+        for petition in self._new:
+            _refuse(petition, Unavailable("the client was closed before it asked"))
+        for petition in self._asked.values():
+            _refuse(petition, StoreUnavailable("the client was closed while it waited: the owner may still decide"))
 
     async def _run(self) -> None:
         """Until nobody waits any more."""

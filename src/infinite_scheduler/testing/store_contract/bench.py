@@ -155,11 +155,11 @@ class Node:
         self.owners: dict[Shard, Owner] = {}
         self._bench = bench
 
-    async def claims(self, *shards: Shard, beat: int | None = None) -> list[Claim]:
-        """What a node would ask for that sees the shards as they are now."""
+    async def claims(self, *shards: Shard, beat: int | None = None, dead: bool | None = None) -> list[Claim]:
+        """What a node would ask for that sees the shards as they are now, and their owner dead or at this heartbeat."""
         view = await self.ownership.beat(renew=False)
         seen = {info.shard: info.owner for info in view.shards}
-        return [Claim(shard=shard, seen=seen[shard], beat=beat) for shard in shards]
+        return [Claim(shard=s, seen=seen[s], beat=beat, dead=beat is None if dead is None else dead) for s in shards]
 
     async def take(self, *shards: Shard) -> list[Grant]:
         """Own these shards."""

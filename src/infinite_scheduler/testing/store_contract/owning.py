@@ -101,6 +101,17 @@ class Owning(Promises):
         (grant,) = await taker.take_as_seen(await taker.claims(SHARD, beat=seen.beat))
         assert grant.owner.epoch == owner.owners[SHARD].epoch + 1
 
+    async def test_a_claim_that_saw_no_node_is_refused_when_there_is_one_now(self, bench: Bench) -> None:
+        owner, taker = await bench.owner("n1"), await bench.node("n2")
+        claims = await taker.claims(SHARD, dead=False)
+        await owner.ownership.beat()
+        assert not await taker.take_as_seen(claims), "its owner has just joined"
+
+    async def test_a_shard_whose_owner_has_no_node_row_is_granted(self, bench: Bench) -> None:
+        owner, taker = await bench.owner("n1"), await bench.node("n2")
+        await owner.ownership.leave()
+        assert await taker.take_as_seen(await taker.claims(SHARD, dead=False))
+
     async def test_a_shard_that_does_not_exist_is_not_granted(self, bench: Bench) -> None:
         node = await bench.node()
         (claim,) = await node.claims(SHARD)
