@@ -59,7 +59,8 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 soak: wheel ## Run the endurance tests at full length
-	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) -m endurance --timeout 0
+	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 tests/acceptance
+	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 -n 2 tests/model tests/simulation
 
 bench: setup ## Measure, and print one JSON line a question
 	$(BIN)/python -m bench.accept

@@ -152,6 +152,8 @@ class Client:
         return self._intake
 
     def _spec(self, app: str, job: NewJob) -> JobSpec:
+        if not isinstance(job, NewJob):
+            raise InvalidRequest(f"{job!r} is no NewJob: use NewJob(data=…, at=… or delay=…)")
         now_ms = self._clock.wall_ms()
         scheduled_ms, absolute = self._when(job.at, job.delay, now_ms)
         return make_spec(
@@ -173,8 +175,7 @@ class Client:
         if (at is None) == (delay is None):
             raise InvalidTime("give either a moment (at) or a delay, and not both")
         if delay is not None:
-            seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-            return now_ms + parse_duration(seconds), False
+            return now_ms + delay_ms(delay), False
         relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
         return parse_moment(at, now_ms=now_ms, zone=self._zone), not relative
 
@@ -248,6 +249,8 @@ class Client:
     ) -> Found:
         """List jobs by id, a page at a time; [start, end) is of the moment that they were accepted for."""
         self._opened()
+        if limit < 1:
+            raise InvalidRequest(f"limit is {limit}; expected 1 or more")
         now_ms = self._clock.wall_ms()
         query = Query(
             app=app,
@@ -327,6 +330,9 @@ class SyncClient:
         self._loop.close()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            call.close()
+            raise Unavailable("not open: use `with SyncClient(...) as client`")
         future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
         return future.result()
 
@@ -385,6 +391,11 @@ class SyncClient:
     def survey(self) -> Survey:
         """See Client.survey."""
         return self._run(self._client.survey())
+
+
+def delay_ms(delay: Delay) -> int:
+    """A delay in milliseconds, rounded up."""
+    return parse_duration(delay.total_seconds() if isinstance(delay, timedelta) else delay)
 
 
 def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:

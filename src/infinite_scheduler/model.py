@@ -89,7 +89,7 @@ class JobId(bytes):
         """The id that is printed as `text`."""
         try:
             value = uuid.UUID(text)
-        except ValueError:
+        except (ValueError, AttributeError, TypeError):
             value = None
         if value is None or value.version != 8 or value.variant != uuid.RFC_4122:
             raise InvalidRequest(f"{text!r} is no job id; one looks like 019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
@@ -265,6 +265,12 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     after: timedelta | None = None
     at: datetime | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.after is not None and not isinstance(self.after, timedelta):
+            raise TypeError(f"Retry(after={self.after!r}): use a timedelta")
+        if self.at is not None and getattr(self.at, "tzinfo", None) is None:
+            raise TypeError(f"Retry(at={self.at!r}): use a datetime with a time zone")
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):

@@ -14,14 +14,14 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from infinite_scheduler.client import Client
+from infinite_scheduler.client import Client, Delay, delay_ms
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.config import AppSettings, RetrySettings, Settings
 from infinite_scheduler.config import ExpireAfter as ExpireAfterSettings
 from infinite_scheduler.engine.dispatch import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
-from infinite_scheduler.errors import ConfigError, HandlerError
+from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.handlers.loading import load_function
 from infinite_scheduler.handlers.python import PythonHandler
@@ -76,9 +76,9 @@ class Scheduler(Client):
         pool: Literal["thread", "process"] | None = None,
         retry: RetryPolicy | None = None,
         misfire: Misfire | None = None,
-        misfire_threshold: timedelta = timedelta(seconds=60),
+        misfire_threshold: Delay = timedelta(seconds=60),
         concurrency: int = 20,
-        timeout: timedelta | None = timedelta(seconds=30),
+        timeout: Delay | None = timedelta(seconds=30),
         shards: int | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that takes the jobs of an app: `def`, `async def`, or one for lists with `batch=N`."""
@@ -89,7 +89,7 @@ class Scheduler(Client):
                 batch=batch,
                 pool=pool,
                 concurrency=concurrency,
-                timeout_ms=_ms(timeout) if timeout else None,
+                timeout_ms=delay_ms(timeout) if timeout else None,
                 clock=self._clock,
             )
             self.add_app(
@@ -112,14 +112,19 @@ class Scheduler(Client):
         *,
         retry: RetryPolicy | None = None,
         misfire: Misfire | None = None,
-        misfire_threshold: timedelta = timedelta(seconds=60),
+        misfire_threshold: Delay = timedelta(seconds=60),
         concurrency: int = 20,
         shards: int | None = None,
     ) -> None:
         """Register any handler for an app; an app has one."""
         check_app_name(name)
         if name in self._apps:
-            raise HandlerError(f"app {name!r} has a handler already; an app has exactly one")
+            where = f" from {self.settings.source}" if name in self.settings.apps else ""
+            raise HandlerError(f"app {name!r} has a handler already{where}; an app has exactly one")
+        if not isinstance(retry, RetryPolicy | None):
+            raise HandlerError(f"app {name!r}: retry is {retry!r}; expected a RetryPolicy(…)")
+        if not isinstance(misfire, Misfire | None):
+            raise HandlerError(f"app {name!r}: misfire is {misfire!r}; expected FireNow(), Skip() or ExpireAfter(ms)")
         if self._engine is not None:
             raise HandlerError(f"the node runs already: register app {name!r} before it starts")
         plan = AppPlan(
@@ -127,7 +132,7 @@ class Scheduler(Client):
             handler=handler,
             retry=retry or RetryPolicy(),
             misfire=misfire or FireNow(),
-            misfire_threshold_ms=_ms(misfire_threshold),
+            misfire_threshold_ms=delay_ms(misfire_threshold),
             concurrency=concurrency,
         )
         self._apps[name] = Registration(plan=plan, shards=shards)
@@ -157,6 +162,8 @@ class Scheduler(Client):
 
     async def start(self) -> None:
         """Open the store, register the apps and begin to hand over."""
+        if self._engine is not None:
+            raise InvalidRequest("this node runs already: start it once, or make another Scheduler")
         await self.open()
         try:
             for name, registration in self._apps.items():
@@ -258,7 +265,7 @@ def _exception(app: str, field: str, name: str) -> type[BaseException]:
     module, _, attribute = name.rpartition(":")
     try:
         found = getattr(importlib.import_module(module) if module else builtins, attribute)
-    except (ImportError, AttributeError):
+    except Exception:  # noqa: BLE001 - a module of the user's may raise anything when it is imported
         found = None
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise ConfigError(

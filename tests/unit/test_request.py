@@ -324,23 +324,23 @@ class TestLines:
             ("", InvalidRequest, "one JSON object a line"),
             ("[]", InvalidRequest, "one JSON object a line"),
             ("{", InvalidRequest, "one JSON object a line"),
-            ('{"at": 1}{"at": 2}', InvalidRequest, "one JSON object a line"),
+            ('{"at": 1900000000000}{"at": 2}', InvalidRequest, "one JSON object a line"),
             (b"\xff", InvalidRequest, "one JSON object a line"),
             ("\ud800", InvalidRequest, "one JSON object a line"),
             ("{}", InvalidTime, "'at' is missing"),
             ('{"at": null}', InvalidTime, "'at' is missing"),
             ('{"at": "soon"}', InvalidTime, "soon"),
-            ('{"at": 1, "tag": []}', InvalidRequest, "unknown field 'tag': did you mean 'tags'"),
-            ('{"at": 1, "idempotencyKey": "k"}', InvalidRequest, "did you mean 'idempotency_key'"),
-            ('{"at": 1, "zzz": 1}', InvalidRequest, "known are at, data"),
-            ('{"at": 1, "payload": 1}', InvalidRequest, "unknown field 'payload'"),
-            ('{"at": 1, "max_payload": 1}', InvalidRequest, "unknown field 'max_payload'"),
-            ('{"at": 1, "data": "\\ud800"}', InvalidRequest, "JSON"),
-            (b'{"at": 1, "data": "\xff"}', InvalidPayload, "UTF-8"),
-            (b'{"at": 1, "group": "\xff"}', InvalidRequest, "group"),
-            ('{"at": 1, "tags": {"a": 1}}', InvalidRequest, "tags is of type dict"),
+            ('{"at": 1900000000000, "tag": []}', InvalidRequest, "unknown field 'tag': did you mean 'tags'"),
+            ('{"at": 1900000000000, "idempotencyKey": "k"}', InvalidRequest, "did you mean 'idempotency_key'"),
+            ('{"at": 1900000000000, "zzz": 1}', InvalidRequest, "known are at, data"),
+            ('{"at": 1900000000000, "payload": 1}', InvalidRequest, "unknown field 'payload'"),
+            ('{"at": 1900000000000, "max_payload": 1}', InvalidRequest, "unknown field 'max_payload'"),
+            ('{"at": 1900000000000, "data": "\\ud800"}', InvalidRequest, "JSON"),
+            (b'{"at": 1900000000000, "data": "\xff"}', InvalidPayload, "UTF-8"),
+            (b'{"at": 1900000000000, "group": "\xff"}', InvalidRequest, "group"),
+            ('{"at": 1900000000000, "tags": {"a": 1}}', InvalidRequest, "tags is of type dict"),
             ('{"at": ' + "[" * 5000 + "]" * 5000 + "}", InvalidRequest, "recursion"),
-            ('{"at": 1, "data": ' + "[" * 500 + "]" * 500 + "}", InvalidPayload, "nested"),
+            ('{"at": 1900000000000, "data": ' + "[" * 500 + "]" * 500 + "}", InvalidPayload, "nested"),
         ],
     )
     def test_a_refusal_says_what_is_wrong(self, text: bytes | str, kind: type[Exception], says: str) -> None:
@@ -349,7 +349,7 @@ class TestLines:
 
     def test_a_line_is_not_larger_than_allowed(self) -> None:
         with pytest.raises(InvalidPayload, match=r"limits\.payload"):
-            parse_line('{"at": 1, "data": "abcdef"}', app="shop", now_ms=NOW_MS, zone=UTC, max_payload=7)
+            parse_line('{"at": 1900000000000, "data": "abcdef"}', app="shop", now_ms=NOW_MS, zone=UTC, max_payload=7)
 
     @given(st.binary() | st.text())
     def test_whatever_comes_is_a_job_or_an_invalid_request(self, text: bytes | str) -> None:
@@ -369,7 +369,7 @@ class TestLines:
             assert msgspec.json.decode(made.payload) == fields.get("data")
 
     @given(
-        at=st.integers(0, MAX_DUE_MS),
+        at=st.integers(10**11, MAX_DUE_MS),
         data=json_values,
         priority=st.sampled_from(Priority),
         texts=st.fixed_dictionaries(

@@ -256,6 +256,7 @@ class Desk:
                     error=settlement.error,
                     request_id=job.request_id,
                     next_due_ms=settlement.due_ms if settlement.status is Status.PENDING else None,
+                    cause=outcome if isinstance(outcome, BaseException) else None,
                 )
             )
         self.sink(flight.tenure, settlement)

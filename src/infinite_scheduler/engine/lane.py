@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.engine.settle import describe
+from infinite_scheduler.engine.settle import describe, unrecordable
 from infinite_scheduler.engine.sweep import Sweep
 from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.window import Window
@@ -69,6 +69,7 @@ class Lane:
         self._tell = tell
         self._outcomes: deque[tuple[Tenure, Settlement]] = deque()
         self._first_outcome_ms = 0
+        self._settle_at_most = SETTLE_AT_MOST
         self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
         self._stir = asyncio.Event()
         self._poked = False
@@ -246,16 +247,30 @@ class Lane:
             return False
         try:
             recorded = await self._written(owners, self._ownership.settle(owners, [s for _, s in batch], running))
-        except BaseException:
+        except SchedulerError:
             self._outcomes.extendleft(reversed(batch))
             raise
+        except Exception as error:
+            self._outcomes.extendleft(reversed(self._narrowed(batch, error)))
+            raise
+        if not self._outcomes:
+            self._settle_at_most = SETTLE_AT_MOST
         self._settled(batch, recorded)
         return True
+
+    def _narrowed(
+        self, batch: Sequence[tuple[Tenure, Settlement]], error: Exception
+    ) -> Sequence[tuple[Tenure, Settlement]]:
+        """One of these outcomes cannot be recorded: they go one by one, and the one that fails alone fails its job."""
+        self._settle_at_most = 1
+        if len(batch) > 1:
+            return batch
+        return [(tenure, unrecordable(settlement, error)) for tenure, settlement in batch]
 
     def _due_outcomes(self) -> list[tuple[Tenure, Settlement]]:
         """The next outcomes of shards that are owned without doubt; those of lost shards are dropped."""
         batch, kept, dropped = list[tuple[Tenure, Settlement]](), deque[tuple[Tenure, Settlement]](), 0
-        while self._outcomes and len(batch) < SETTLE_AT_MOST:
+        while self._outcomes and len(batch) < self._settle_at_most:
             tenure, settlement = self._outcomes.popleft()
             if self.tenures.get(tenure.shard) is not tenure:
                 dropped += 1

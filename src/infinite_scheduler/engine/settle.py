@@ -6,9 +6,11 @@ from typing import assert_never
 
 import msgspec
 
-from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
+from infinite_scheduler.model import MAX_DUE_MS, Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.base import Settlement
+
+MS = timedelta(milliseconds=1)
 
 ERROR_CHARS = 2000
 """Longer errors are cut: an attempt row is for people to read."""
@@ -28,14 +30,17 @@ class Judge(msgspec.Struct, frozen=True):
             return Settlement(
                 job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked
             )
-        status, due_ms, error = self._verdict(job, outcome, finished_ms)
+        try:
+            status, due_ms, error = self._verdict(job, outcome, finished_ms)
+        except Exception as broken:  # noqa: BLE001 - a policy that breaks must not leave a job without an end
+            status, due_ms, error = Status.FAILED, 0, f"no decision could be made after it: {describe(broken)}"
         return Settlement(
             job=job,
             status=status,
             started_ms=started_ms,
             finished_ms=finished_ms,
-            due_ms=due_ms,
-            error=error[:ERROR_CHARS] if error is not None else None,
+            due_ms=min(due_ms, MAX_DUE_MS),
+            error=None if error is None else printable(error),
             marked=marked,
         )
 
@@ -50,12 +55,11 @@ class Judge(msgspec.Struct, frozen=True):
             case Cancelled():
                 return Status.CANCELLED, 0, None
             case Retry(after, at, reason):
-                if at is not None and at.tzinfo is None:
-                    reason, wished = f"Retry(at={at}) has no time zone: use an aware datetime", None
-                elif at is not None:
-                    wished = -(-(at - moment(0)) // timedelta(milliseconds=1))  # rounded up: never early
+                if at is not None:
+                    since = at - moment(0)
+                    wished = since // MS + bool(since % MS)  # rounded up: never early
                 elif after is not None:
-                    wished = now_ms + int(after.total_seconds() * 1000)
+                    wished = now_ms + after // MS + bool(after % MS)
                 else:
                     wished = None
                 return self._again(job, reason or "the handler asked for another attempt", None, wished, now_ms)
@@ -77,9 +81,18 @@ class Judge(msgspec.Struct, frozen=True):
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """An error in one line, whatever it is."""
+    name = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an error that cannot even be shown
+        return f"{name} (it cannot be shown)"
+    return printable(f"{name}: {text}" if text else name)
+
+
+def printable(text: object) -> str:
+    """Text that any store can keep and any terminal can show, not too much of it."""
+    return str(text)[:ERROR_CHARS].encode("utf-8", "replace").decode()
 
 
 def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:
@@ -92,4 +105,16 @@ def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) ->
         due_ms=finished_ms,
         error="interrupted: the node was stopped before the handler ended",
         marked=marked,
+    )
+
+
+def unrecordable(settlement: Settlement, error: Exception) -> Settlement:
+    """The store could not record this outcome for a reason of its own making: the job fails and says so."""
+    return Settlement(
+        job=settlement.job,
+        status=Status.FAILED,
+        started_ms=settlement.started_ms,
+        finished_ms=settlement.finished_ms,
+        error=f"its outcome could not be recorded: {describe(error)}",
+        marked=settlement.marked,
     )

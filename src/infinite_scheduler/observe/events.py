@@ -43,6 +43,7 @@ class AttemptFailed(Event, frozen=True, kw_only=True):
     error: str
     request_id: str | None
     next_due_ms: int | None  # None: it ends as failed
+    cause: BaseException | None = None  # what the handler raised
 
 
 class ShardsTaken(Event, frozen=True, kw_only=True):

@@ -3,15 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from infinite_scheduler.clock import Clock, SystemClock
-from infinite_scheduler.errors import ConfigError
-from infinite_scheduler.model import moment
+from infinite_scheduler.errors import ConfigError, SchedulerError
+from infinite_scheduler.model import Shard, moment
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.context import LogSettings, job_fields, remember_log_settings
 from infinite_scheduler.observe.events import Event
@@ -133,7 +133,7 @@ class LogWriter:
             line = _GIVEN_UP
         shows_fields = self._plain[line.part].hasHandlers()
         sentence = line.sentence if shows_fields else line.sentence + _detail(event)
-        self._loggers[line.part].log(level, sentence, **_fields(event))
+        self._loggers[line.part].log(level, sentence, exc_info=_cause(event), **_fields(event))
 
     def _level(self, event: Event, level: int) -> int:
         """What is told again and again is loud only the first time."""
@@ -168,6 +168,18 @@ def _detail(event: Event) -> str:
     return " " + " ".join(detail.split())
 
 
+def _cause(event: Event) -> BaseException | None:
+    """The exception whose traceback belongs to the line: not a time-out of ours, and nothing that cannot be written."""
+    cause = event.cause if isinstance(event, events.AttemptFailed) else None
+    if cause is None or isinstance(cause, SchedulerError):
+        return None
+    try:
+        str(cause).encode()
+    except Exception:  # noqa: BLE001 - whatever its text does
+        return None
+    return cause
+
+
 def _structured(logger: logging.Logger) -> Any:
     """A structlog logger that hands sentence and fields to the standard library, whatever is configured globally."""
     return structlog.wrap_logger(
@@ -199,6 +211,24 @@ def _shown(name: str, values: Sequence[Any]) -> dict[str, Any]:
     return shown if len(values) <= _SHOWN else {**shown, f"{name}_in_all": len(values)}
 
 
+def _ranges(shards: Collection[Shard]) -> str:
+    """Shards in few words: reminders/0-7,9."""
+    apps: dict[str, list[int]] = {}
+    for app, number in sorted(shards):
+        apps.setdefault(app, []).append(number)
+    return " ".join(f"{app}/{_runs(numbers)}" for app, numbers in apps.items())
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def _iso(ms: int) -> str:
     try:
         return moment(ms).isoformat(timespec="milliseconds")
@@ -207,13 +237,14 @@ def _iso(ms: int) -> str:
 
 
 _SHOW: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
-    "shards": lambda shards: _shown("shards", sorted(shards)),
+    "shards": lambda shards: {"shards": _ranges(shards)} if shards else {},
     "job_ids": lambda ids: _shown("job_ids", ids),
     "request_ids": lambda ids: _shown("request_ids", ids),
     "made": lambda names: _shown("made", names),
     "dropped": lambda what: {"dropped": what} if isinstance(what, int) else _shown("dropped", what),
     "counts": dict,
     "lateness_ms": lambda late: {"count": len(late), "latest_ms": max(late, default=0)},
+    "cause": lambda _: {},
     "next_due_ms": lambda ms: {} if ms is None else {"next_attempt": _iso(ms)},
 }
 

@@ -21,6 +21,8 @@ _ISO: Final = re.compile(
     r"(?:[Tt ](?P<minute>[0-9]{2}:[0-9]{2})(?P<second>:[0-9]{2}(?:[.,](?P<fraction>[0-9]{1,9}))?)?"
     r"(?P<zone> ?[Zz]| ?[+-][0-9]{2}(?::?[0-5][0-9])?)?)?"
 )
+_LEAST_NUMBER: Final = 10**11
+"""A smaller number is no moment that anybody means: seconds, or a date without dashes, which would fire at once."""
 _DIGITS: Final = re.compile(r"[0-9]+")
 _DELAY_FROM_NOW: Final = re.compile(r"(?:\+|in\s)(?P<delay>.*)", re.IGNORECASE | re.DOTALL)
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]{1,9})?")
@@ -53,6 +55,11 @@ def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
             moment = _from_fields(value, zone)
         case _:
             raise _no_moment(value)
+    if isinstance(value, int | str) and 0 <= moment < _LEAST_NUMBER and str(value).strip().isdigit():
+        raise InvalidTime(
+            f"{_shown(value)} as epoch milliseconds is a moment before 1974; expected 12 digits or more: for seconds, "
+            "append 000"
+        )
     if not 0 <= moment <= MAX_DUE_MS:
         raise InvalidTime(f"the moment {_shown(value)} is out of range; expected one of the years 1970 to 9999")
     return moment

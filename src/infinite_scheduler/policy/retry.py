@@ -48,6 +48,12 @@ class RetryPolicy:
         self._check("counted_from", self.counted_from in {"attempt", "creation"}, "'attempt' or 'creation'")
         self._check("max_attempts", self.max_attempts >= 1, "1 or more")
         self._check("floor_ms", self.floor_ms >= 0, "0 or more")
+        for field in ("retry_on", "give_up_on"):
+            if isinstance(getattr(self, field), list):
+                object.__setattr__(self, field, tuple(getattr(self, field)))
+            kinds = getattr(self, field)
+            fine = isinstance(kinds, tuple) and all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds)
+            self._check(field, fine, "a tuple of exception classes")
 
     def next_attempt_ms(
         self,

@@ -2,6 +2,7 @@
 
 import os
 import random
+import sqlite3
 from collections.abc import Sequence
 from typing import cast
 
@@ -20,6 +21,11 @@ _PROCESS = os.urandom(8).hex()
 
 def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Sequence[Accepted]:
     """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
+    if not isinstance(connection, Connection):
+        raise InvalidRequest(
+            f"enqueue needs a SQLAlchemy Connection, not {type(connection).__name__}: of an ORM session, "
+            "pass session.connection()"
+        )
     if connection.dialect.name != "sqlite":
         raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
     if connection.get_isolation_level() == "AUTOCOMMIT":
@@ -29,7 +35,10 @@ def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Se
     tx = SqlStatements(cast("Cursor", connection.connection.cursor()), SqliteDialect(), _PROCESS)
     tx.start()
     tx.begin()
-    apps = {info.name: info for info in tx.read_apps()}
+    try:
+        apps = {info.name: info for info in tx.read_apps()}
+    except sqlite3.OperationalError as error:
+        raise InvalidRequest(f"this is not the store's database ({error}): connect to the file of store.url") from error
     for spec in specs:
         if spec.app not in apps:
             raise UnknownApp(spec.app, apps)

@@ -45,6 +45,9 @@ from infinite_scheduler.store.sql.ownership import SqlOwnership
 from infinite_scheduler.store.sql.petitions import Petitions
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
 
+MAX_SHARDS = 256
+"""What the eight bits of an id can name."""
+
 TRIES = 4
 """How often an insert is sent when its answer is lost; its ids make the repetition harmless."""
 
@@ -76,6 +79,8 @@ class SqlStore(Store):
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
         check_app_name(app)
+        if shards is not None and not 1 <= shards <= MAX_SHARDS:
+            raise InvalidRequest(f"app {app!r} cannot have {shards} shards; expected 1 to {MAX_SHARDS}")
         now_ms = self._clock.wall_ms()
         wanted = AppInfo(name=app, shards=shards or self._limits.shards, paused=False, created_ms=now_ms)
 
