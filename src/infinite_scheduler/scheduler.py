@@ -166,8 +166,9 @@ class Scheduler(Client):
             raise InvalidRequest("this node runs already: start it once, or make another Scheduler")
         await self.open()
         try:
-            for name, registration in self._apps.items():
-                await self._store.register(name, registration.shards)
+            known = {app.name for app in (await self._store.survey()).view.apps}
+            for name in sorted(self._apps, key=lambda name: name not in known):
+                await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
             self._engine = Engine(
                 self._store,
                 self._node(),

@@ -587,3 +587,21 @@ def test_ctrl_c_ends_a_command_with_130(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
+
+
+def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+    connection.close()
+    before = path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-m", "infinite_scheduler", "jobs", "list", "--store", f"sqlite:///{path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "is no store: it has no table scheduler_schema" in done.stderr
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["orders.db"]

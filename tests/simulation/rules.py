@@ -1,9 +1,9 @@
 """Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
 
-The names are those of the model (tests/model). Some rules of the model are not here. Where another one is enough, to
-take out one of them breaks nothing: `from_memory` and `advance_fenced`; `stale_entry`, since an entry is deleted when
-its job moves; `settle_attempt`, since the due moment is compared too; `retry_lowers`, since no retry is due in the past
-unless a clock steps back; `miss_reloads`. And some only save work: `low_now`, `lapse_reload`, `excl_low`.
+The model (tests/model) has the same rules, partly under other names. Some of them are not here. Where another one is
+enough, to take out one of them breaks nothing: `from_memory` and `advance_fenced`; `stale_entry`, since an entry is
+deleted when its job moves; `settle_attempt`, since the due moment is compared too; `retry_lowers`, since no retry is due
+in the past unless a clock steps back; `miss_reloads`. And some only save work: `low_now`, `lapse_reload`, `excl_low`.
 """
 
 import contextlib

@@ -14,9 +14,9 @@ import pytest
 from tests.simulation.scenario import PROFILES, run
 
 CHUNKS = 20
-SEEDS = int(os.environ.get("INFINITE_SCHEDULER_SEEDS", "1000"))
+SEEDS = int(os.environ.get("INFINITE_SCHEDULER_SEEDS", "2000"))
 if os.environ.get("INFINITE_SCHEDULER_SOAK"):
-    SEEDS *= 50
+    SEEDS *= 10
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.config.values import show
-from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
+from infinite_scheduler.errors import StoreMismatch, StoreUnavailable
+from infinite_scheduler.store.sql.sqlite import MEMORY, is_store, path_of
 
 
 class Intent(enum.Enum):
@@ -62,11 +62,15 @@ def check_there(url: str) -> None:
     if not url.startswith("sqlite:"):
         return
     path = path_of(url)
-    if path != MEMORY and not Path(path).exists():
+    if path == MEMORY:
+        return
+    if not Path(path).exists():
         raise StoreUnavailable(
             f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, "
             "and so does `schedule` with a configuration that names the app"
         )
+    if not is_store(path):
+        raise StoreMismatch(f"{Path(path).absolute()} is no store: it has no table scheduler_schema")
 
 
 async def _register(client: Client, settings: Settings, intent: Intent) -> None:

@@ -17,7 +17,6 @@ from infinite_scheduler.policy.calendar import parse_moment
 MAX_TEXT: Final = 200
 MAX_TAGS: Final = 16
 MAX_TAG: Final = 64
-"""The last moment that people can be shown: the end of the year 9999."""
 
 # Control characters break log lines, and PostgreSQL keeps no NUL; half of a surrogate pair has no place in UTF-8.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -216,6 +216,15 @@ def check_place(path: str) -> None:
         raise StoreBroken(f"the database {path} cannot be written: give this user write access to the file")
     if os.access(f"{path}/.", os.F_OK):
         raise StoreBroken(f"{path} is a folder: name a file for the database")
+
+
+def is_store(path: str) -> bool:
+    """Could this file be a store of ours? One that cannot be read is left to the error of opening it."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(os.path.realpath(path))}?mode=ro", uri=True)) as connection:
+            return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'scheduler_schema'").fetchall())
+    except sqlite3.Error:
+        return True
 
 
 def path_of(url: str) -> str:

@@ -1,0 +1,171 @@
+"""Rules of the line protocol that one transaction keeps: each test fails when its rule is taken out of the body."""
+
+import os
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
+from infinite_scheduler.store.base import AppInfo, Page, Scan, Settlement
+from infinite_scheduler.store.sql import door, owner
+from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
+
+NOW = 1_794_787_200_000
+LINE = NOW + 10_000
+APP = "mail"
+SHARD = Shard(APP, 0)
+ME = Owner("me", 7)
+OWNERS = {SHARD: ME}
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    """A database with one app of one shard, which `me` owns up to the line."""
+    database = SqliteDatabase(":memory:", inline=True)
+    await database.open()
+    door_session = database.session("door")
+
+    def body(tx: Statements) -> None:
+        tx.insert_app(AppInfo(name=APP, shards=1, paused=False, created_ms=NOW), NOW)
+        (row,) = tx.lock_shards([SHARD], exclusive=True).values()
+        tx.write_shards([msgspec.structs.replace(row, owner=ME, line_ms=LINE, low_ms=NOW)])
+
+    await door_session.write(body)
+    yield door_session
+    await database.close()
+
+
+async def add(session: Session, due_ms: int) -> bytes:
+    spec = JobSpec(app=APP, scheduled_ms=due_ms, payload=b"{}")
+    row = NewRow(bytes(JobId.make(due_ms, SHARD.number, Priority.NORMAL)), spec, NOW)
+    await session.write(lambda tx: door.insert(tx, {SHARD: [row]}, NOW))
+    return row.key
+
+
+async def job(session: Session, key: bytes) -> Job:
+    (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
+    return record.job
+
+
+async def scan(session: Session, end_ms: int) -> Page:
+    wanted = Scan(app=APP, shards=frozenset({SHARD.number}), start=start_of(0), end=start_of(end_ms))
+    return await session.read(lambda tx: owner.scan(tx, wanted))
+
+
+def wish(key: bytes, change: Change = Change.CANCEL, due_ms: int | None = None) -> door.Ask:
+    return door.Ask(id=os.urandom(16), change=change, app=APP, key=key, due_ms=due_ms, now_ms=NOW)
+
+
+def again(of: Job, due_ms: int) -> Settlement:
+    return Settlement(job=of, status=Status.PENDING, started_ms=NOW, finished_ms=NOW, due_ms=due_ms)
+
+
+# Rule 5: row.due is the only truth
+
+
+async def test_a_scan_skips_an_entry_that_no_longer_equals_the_due_moment_of_its_row(session: Session) -> None:
+    key = await add(session, NOW + 1000)
+
+    def body(tx: Statements) -> None:
+        moved = Update(
+            key=key,
+            was_status=Status.PENDING,
+            was_attempt=1,
+            was_due_ms=NOW + 1000,
+            status=Status.PENDING,
+            attempt=1,
+            due_ms=NOW + 9000,
+        )
+        assert not tx.update_jobs(APP, [moved])
+        tx.insert_entries(APP, [(position(key, NOW + 3000), key), (position(key, NOW + 9000), key)])
+
+    await session.write(body)
+    assert list((await scan(session, NOW + 9000)).jobs) == [], "neither its first moment nor the one in between"
+    assert [(j.key, j.due_ms) for j in (await scan(session, LINE)).jobs] == [(key, NOW + 9000)]
+
+
+# Rule 6: exactly the requests that were read are consumed
+
+
+async def test_a_wake_that_comes_between_read_and_answer_survives(session: Session) -> None:
+    first = await add(session, NOW + 1000)
+    read = await session.read(lambda tx: tx.read_requests([SHARD]))
+    second = await add(session, NOW + 2000)
+    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW))
+    assert [j.key for j in answers.woken] == [first]
+    left = await session.read(lambda tx: tx.read_requests([SHARD]))
+    assert [request.keys for request in left] == [(second,)]
+
+
+# Rule 7: before the line only an owner decides
+
+
+async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(session: Session) -> None:
+    def release(tx: Statements, to: Owner) -> None:
+        (row,) = tx.lock_shards([SHARD], exclusive=True).values()
+        tx.write_shards([msgspec.structs.replace(row, owner=to)])
+
+    key = await add(session, NOW + 1000)
+    await session.write(lambda tx: owner.answer(tx, OWNERS, tx.read_requests([SHARD]), (), NOW))
+    asked = wish(key)
+    await session.write(lambda tx: release(tx, Owner("", 7)))
+    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
+    assert standing == {asked.id: door.Standing.RELEASED}
+    await session.write(lambda tx: release(tx, Owner("other", 8)))
+    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
+    assert standing == {asked.id: door.Standing.ASKED}
+    (request,) = await session.read(lambda tx: tx.read_requests([SHARD]))
+    assert (request.id, request.change, request.keys) == (asked.id, Change.CANCEL, (key,))
+    (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
+    assert record.status is Status.PENDING
+    assert not await session.read(lambda tx: tx.read_verdicts([asked.id]))
+
+
+async def test_a_change_at_a_released_shard_is_decided_by_the_row_under_the_exclusive_lock(session: Session) -> None:
+    key = await add(session, NOW + 1000)
+    asked = wish(key)
+    await session.write(lambda tx: owner.release(tx, OWNERS, {SHARD: NOW}))
+    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
+    assert standing == {asked.id: door.Standing.GRANTED}
+    (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
+    assert record.status is Status.CANCELLED
+
+
+async def test_a_request_that_was_taken_back_is_not_decided(session: Session) -> None:
+    key = await add(session, NOW + 1000)
+    asked = wish(key)
+    await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
+    read = await session.read(lambda tx: tx.read_requests([SHARD]))
+    assert await session.write(lambda tx: door.give_up(tx, [asked])) == {asked.id: None}
+    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW))
+    assert [(r.request.id, r.claimed, r.granted) for r in answers.rulings] == [(asked.id, False, False)]
+    (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
+    assert record.status is Status.PENDING
+    assert not await session.read(lambda tx: tx.read_verdicts([asked.id]))
+
+
+# Rule 11: entries are inserted or ignored
+
+
+@pytest.mark.parametrize("due_ms", [NOW + 1000, NOW + 5000], ids=["its first moment", "another moment"])
+async def test_a_job_that_is_tried_again_at_the_same_moment_is_found_once(session: Session, due_ms: int) -> None:
+    key = await add(session, NOW + 1000)
+    for attempt in (2, 3, 4):
+        outcome = again(await job(session, key), due_ms)
+        settled = await session.write(
+            lambda tx, outcome=outcome: owner.settle(tx, OWNERS, "n1", [outcome], (), exclusive=False)  # type: ignore[misc]
+        )
+        assert settled is not None
+        assert not settled.missed
+        assert [(j.key, j.due_ms, j.attempt) for j in (await scan(session, LINE)).jobs] == [(key, due_ms, attempt)]
+
+
+async def test_a_job_that_is_rescheduled_twice_to_the_same_moment_is_found_once(session: Session) -> None:
+    key = await add(session, LINE + 1000)
+    for _ in range(2):
+        asked = wish(key, Change.RESCHEDULE, LINE + 5000)
+        standing = await session.write(lambda tx, asked=asked: door.ask(tx, [asked], exclusive=False))  # type: ignore[misc]
+        assert standing == {asked.id: door.Standing.GRANTED}
+        assert [(j.key, j.due_ms) for j in (await scan(session, LINE + 9000)).jobs] == [(key, LINE + 5000)]
