@@ -103,17 +103,17 @@ async def test_a_wake_that_comes_between_read_and_answer_survives(session: Sessi
 
 
 async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(session: Session) -> None:
-    def release(tx: Statements, to: Owner) -> None:
+    def give_to(tx: Statements, to: Owner) -> None:
         (row,) = tx.lock_shards([SHARD], exclusive=True).values()
         tx.write_shards([msgspec.structs.replace(row, owner=to)])
 
     key = await add(session, NOW + 1000)
     await session.write(lambda tx: owner.answer(tx, OWNERS, tx.read_requests([SHARD]), (), NOW))
     asked = wish(key)
-    await session.write(lambda tx: release(tx, Owner("", 7)))
+    await session.write(lambda tx: give_to(tx, Owner("", 7)))
     standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
     assert standing == {asked.id: door.Standing.RELEASED}
-    await session.write(lambda tx: release(tx, Owner("other", 8)))
+    await session.write(lambda tx: give_to(tx, Owner("other", 8)))
     standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
     assert standing == {asked.id: door.Standing.ASKED}
     (request,) = await session.read(lambda tx: tx.read_requests([SHARD]))

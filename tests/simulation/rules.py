@@ -1,9 +1,10 @@
 """Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
 
-The model (tests/model) has the same rules, partly under other names. Some of them are not here. Where another one is
-enough, to take out one of them breaks nothing: `from_memory` and `advance_fenced`; `stale_entry`, since an entry is
-deleted when its job moves; `settle_attempt`, since the due moment is compared too; `retry_lowers`, since no retry is due
-in the past unless a clock steps back; `miss_reloads`. And some only save work: `low_now`, `lapse_reload`, `excl_low`.
+The model (tests/model) has the same rules, partly under other names. Some of them are not here, since no seed shows
+their absence: `from_memory` and `advance_fenced` (either is enough); `stale_entry` (an entry is deleted when its job
+moves); `settle_attempt` (the due moment is compared too); `retry_lowers` (no retry is due in the past unless a clock
+steps back); `miss_reloads`. Named tests show those (tests/unit/test_engine_rules.py, tests/contract). `low_now`,
+`lapse_reload` and `excl_low` only save work.
 """
 
 import contextlib
