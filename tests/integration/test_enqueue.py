@@ -87,8 +87,8 @@ def now_ms() -> int:
 
 async def reached(moment_ms: int) -> None:
     """Let the wall clock go on to this moment."""
-    while (left_ms := moment_ms - now_ms()) > 0:
-        await asyncio.sleep(left_ms / 1000)
+    await asyncio.sleep(max(0, moment_ms + 1 - now_ms()) / 1000)
+    assert now_ms() >= moment_ms
 
 
 async def test_job_and_business_row_commit_together(shop: Shop) -> None:
