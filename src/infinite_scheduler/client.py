@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -137,7 +137,8 @@ class Client:
         """Schedule jobs in a transaction of your own, on the store's database: they exist if and when you commit."""
         from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
 
-        return enqueue(connection, [self._spec(app, job) for job in jobs], self._clock.wall_ms())
+        specs = [self._spec(app, job) for job in jobs]
+        return enqueue(connection, specs, self._clock.wall_ms(), self.settings.store.url)
 
     async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
@@ -304,10 +305,11 @@ class SyncClient:
 
     def __init__(self, url: str | None = None, *, settings: Settings | Mapping[str, Any] | None = None) -> None:
         self._client = Client(url, settings=settings)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
         self._thread.start()
         try:
             self._run(self._client.open())
@@ -325,16 +327,22 @@ class SyncClient:
             self._end()
 
     def _end(self) -> None:
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        thread, self._thread = self._thread, None
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        if thread is not None:
+            thread.join()
         self._loop.close()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if not self._thread.is_alive():
+        if self._thread is None:
             call.close()
             raise Unavailable("not open: use `with SyncClient(...) as client`")
         future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
-        return future.result()
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("the client was closed while it waited") from None
 
     def register(self, app: str, shards: int | None = None) -> AppInfo:
         """See Client.register."""
@@ -391,6 +399,14 @@ class SyncClient:
     def survey(self) -> Survey:
         """See Client.survey."""
         return self._run(self._client.survey())
+
+
+async def _cancel_others() -> None:
+    """Let nobody wait for ever in an event loop that is about to stop."""
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def delay_ms(delay: Delay) -> int:

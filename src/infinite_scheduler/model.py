@@ -17,6 +17,7 @@ MAX_DUE_MS: Final = 253_402_300_799_999
 """The last moment of the year 9999: datetimes know no later one, though an id could carry it."""
 
 APP_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -87,10 +88,7 @@ class JobId(bytes):
     @classmethod
     def parse(cls, text: str) -> JobId:
         """The id that is printed as `text`."""
-        try:
-            value = uuid.UUID(text)
-        except (ValueError, AttributeError, TypeError):
-            value = None
+        value = uuid.UUID(text) if isinstance(text, str) and _ID.fullmatch(text) else None  # type: ignore[redundant-expr]
         if value is None or value.version != 8 or value.variant != uuid.RFC_4122:
             raise InvalidRequest(f"{text!r} is no job id; one looks like 019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
         return cls(value.bytes)
@@ -196,8 +194,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def size(self) -> int:
         """What this job costs in memory, in bytes: its fixed parts as measured, and what it carries."""
         size = JOB_BYTES + len(self.payload)
-        return size + sum(map(len, self.tags)) if self.tags else size
+        for text in (self.job_name, self.group, self.request_id, *self.tags):
+            if text:
+                size += TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
+        return size
 
+
+TEXT_BYTES: Final = 80
+"""A text without its characters."""
 
 JOB_BYTES: Final = 700
 """A job on the wheel without its payload: struct, key, two index entries, its small strings (measured, rounded up)."""

@@ -1,6 +1,8 @@
 """The store against a dictionary: in whatever order things are done, every pending job is found, and nothing else."""
 
 import asyncio
+import os
+import random
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -72,6 +74,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.urandom, os.urandom = os.urandom, random.Random(0).randbytes  # the same ids when steps are replayed
+        random.seed(0)
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.store = SqlStore(SqliteDatabase(":memory:", inline=True), self.clock)
@@ -85,6 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.counts: Counter[str] = Counter()
 
     def teardown(self) -> None:
+        os.urandom = self.urandom
         self.run(self.store.close())
         self.loop.close()
 

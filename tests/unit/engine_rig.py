@@ -220,6 +220,7 @@ class Node:
         self.wire.away = True
         if proven:
             self._rig.dead.add(self.nonce)
+        self.engine._stopped = True
         self.engine._gate.held_shut = True  # a place that is free now is not taken any more
         tasks = [*self.engine._tasks, *(task for desk in self.engine.desks.values() for task in desk._calls.values())]
         for task in tasks:

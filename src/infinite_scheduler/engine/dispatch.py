@@ -214,21 +214,13 @@ class Desk:
         self.flights[key] = Flight(job, tenure, now_ms, marked)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
-        now_ms = self._clock.wall_ms()
-        for job in batch:
-            if job.due_ms > now_ms:
-                self._tell(Early(app=self.app, count=1))
         try:
-            await self._plan.handler.handle(batch, self.report)
-        except asyncio.CancelledError:
-            for job in batch:
-                if self._interrupting:
-                    self._interrupted(job)
-                else:
-                    self.report(job, RuntimeError("the handler cancelled itself"))
-        except Exception as error:  # noqa: BLE001 - a handler adapter that breaks its promise must not lose jobs
-            for job in batch:
-                self.report(job, error)
+            if self._still_may(batch):
+                await self._plan.handler.handle(batch, self.report)
+        except BaseException as error:  # an adapter that breaks its promise must not lose jobs
+            self._ended_by(error, batch)
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise
         else:
             for job in batch:
                 if job.key in self.flights:
@@ -237,6 +229,40 @@ class Desk:
             self._free += 1
             del self._calls[number]
             self.stir()
+
+    def _still_may(self, batch: Sequence[Job]) -> bool:
+        """Others may have worked since the gate was looked at; nothing was called yet, so it can be taken back."""
+        if not self._gate.lease.valid():
+            for job in batch:
+                self._take_back(job)
+            return False
+        now_ms = self._clock.wall_ms()
+        for job in batch:
+            if job.due_ms > now_ms:
+                self._tell(Early(app=self.app, count=1))
+        return True
+
+    def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
+        """What is not reported ends as the error says: tried again at once, if it was the node that had to stop."""
+        for job in batch:
+            match error:
+                case asyncio.CancelledError() if self._interrupting:
+                    self._interrupted(job)
+                case asyncio.CancelledError():
+                    self.report(job, RuntimeError("the handler cancelled itself"))
+                case Exception():
+                    self.report(job, error)
+                case _:
+                    self.report(job, RuntimeError(f"the handler raised {type(error).__name__}"))
+
+    def _take_back(self, job: Job) -> None:
+        """It was not handed over after all; the shard is loaded again before it can be."""
+        flight = self.flights.pop(job.key)
+        if flight.tenure.out.pop(job.key, None) is not None:
+            flight.tenure.held[job.key] = job
+            flight.tenure.parked.append(job)
+            if flight.marked:
+                flight.tenure.detained[job.key] = job
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
         """A delivery has ended; a second word about the same one is ignored."""

@@ -91,6 +91,7 @@ class Engine:
         for desk in self.desks.values():
             desk.sink, desk.detain, desk.alarm = self._sink, self._quarantine.detain, self._alarm.set
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     def _lane(self) -> Lane:
         s = self._settings
@@ -124,6 +125,7 @@ class Engine:
             for app, jobs in _by_app(running).items():
                 self._tell(StillRunning(app=app, job_ids=[job.id for job in jobs]))
             clean = await self._released(self._settings.heartbeat_ms)
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -157,6 +159,12 @@ class Engine:
         while True:
             try:
                 await part()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._stopped or task is None:
+                    raise
+                task.uncancel()  # a handler that cancels every task there is must not end the node
+                self._tell(TaskFailed(part=name, error="cancelled by somebody else than the node"))
             except Exception as error:  # noqa: BLE001
                 self._tell(TaskFailed(part=name, error=describe(error)))
                 await sleep(self._clock, LONGEST_NAP_MS)

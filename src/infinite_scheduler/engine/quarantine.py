@@ -21,6 +21,9 @@ LOOK_MS = 5
 IDLE_MS = 100
 """How often suspects that may not fire now, as their app is paused or the clock stepped back, are looked at again."""
 
+LEFT_BEHIND_MS = 10_000
+"""How long a function that was reported as timed out, and still runs in its thread, can hold up a suspect."""
+
 POISON = "ended its process: it was the only job in flight when the process died"
 
 Mark = Callable[[Sequence[Job], int], Awaitable[None]]
@@ -123,14 +126,19 @@ class Quarantine:
         """From its mark until it is settled nothing else is in flight: no job is charged for another's deed."""
         self._gate.held_shut = True
         try:
-            while any(desk.busy for desk in self._desks.values()):
+            patience_ms = self._clock.steady_ms() + LEFT_BEHIND_MS
+            while any(desk.flights for desk in self._desks.values()) or (
+                any(desk.busy for desk in self._desks.values()) and self._clock.steady_ms() < patience_ms
+            ):
                 await sleep(self._clock, LOOK_MS)
             if not self._tenure(job) or not await self._marked([job], ALONE):
                 return
             tenure = self._tenure(job)
             if tenure is None:
                 return
-            if tenure.may_fire and self._gate.lease.valid() and job.due_ms <= self._clock.wall_ms():
+            desk = self._desks[job.app]
+            may_fire = tenure.may_fire and not desk.paused and self._gate.lease.valid()
+            if may_fire and job.due_ms <= self._clock.wall_ms():
                 self._desks[job.app].fire_alone(job)
                 await self._ended([job])
             elif await self._marked([job], FEW):  # not fired: it must not be charged with what another one does
@@ -139,6 +147,7 @@ class Quarantine:
             self._gate.held_shut = False
             for desk in self._desks.values():
                 desk.stir()
+        await sleep(self._clock, LOOK_MS)  # or the next one would shut the gate before anybody else was let through
 
     async def _ended(self, batch: Sequence[Job]) -> None:
         while any(self._under_way(job) for job in batch):
@@ -148,9 +157,11 @@ class Quarantine:
         """Is it still to be handed over or settled, by the reign that holds it now?"""
         desk = self._desks[job.app]
         tenure = desk.tenures.get(job.shard)
-        if tenure is None or tenure.draining:
+        if tenure is None:
             return False
-        return tenure.out.get(job.key) is job or (tenure.held.get(job.key) is job and not desk.paused)
+        if tenure.out.get(job.key) is job:
+            return True  # a drain, too, waits for it
+        return tenure.held.get(job.key) is job and not desk.paused and not tenure.draining
 
 
 def _next_size(size: int | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidRequest, SchedulerError
+from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
@@ -45,7 +45,7 @@ class Intake:
     async def close(self) -> None:
         """Let what has come in be committed."""
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
@@ -71,11 +71,12 @@ class Intake:
                 return
             for call in calls:
                 await self._commit([call])
-        except SchedulerError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to those who called
             _refuse(calls, error)
         except BaseException:
-            for call in calls:
+            for call in (*calls, *self._calls):
                 call.answer.cancel()
+            self._calls.clear()
             raise
         else:
             self._answer(calls, accepted)
@@ -91,7 +92,7 @@ class Intake:
                 self._tell(event)
 
 
-def _refuse(calls: Sequence[Call], error: SchedulerError) -> None:
+def _refuse(calls: Sequence[Call], error: Exception) -> None:
     for call in calls:
         if not call.answer.done():
             call.answer.set_exception(error)

@@ -1,5 +1,6 @@
 """What the scheduler tells those who watch it: once a batch, never once a job."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -174,6 +175,9 @@ def several(observers: Sequence[Observer]) -> Observer:
 
     def tell(event: Event) -> None:
         for observer in observers:
-            observer(event)
+            try:
+                observer(event)
+            except Exception:
+                logging.getLogger(__name__).exception("an observer failed on %s", type(event).__name__)
 
     return tell

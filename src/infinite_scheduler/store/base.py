@@ -107,6 +107,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     end: bytes
     priority: Priority | None = None
     limit: int = 1000
+    room: int = 8 << 20  # bytes of payload after which a page ends; it has one job at least
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -244,4 +244,4 @@ def give_up(tx: Statements, wishes: Sequence[Ask]) -> Mapping[bytes, bool | None
     tx.lock_shards({wish.shard for wish in wishes}, exclusive=False)
     taken_back = tx.delete_requests([wish.id for wish in wishes])
     verdicts = tx.read_verdicts([wish.id for wish in wishes if wish.id not in taken_back])
-    return {wish.id: None if wish.id in taken_back else verdicts.get(wish.id, False) for wish in wishes}
+    return {wish.id: verdicts.get(wish.id) for wish in wishes}  # a request that never arrived was not decided either

@@ -3,7 +3,8 @@
 import os
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from sqlalchemy.engine import Connection
@@ -14,31 +15,20 @@ from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.batch import Batch
 from infinite_scheduler.store.sql.dialect import Cursor
 from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 
 _PROCESS = os.urandom(8).hex()
 
 
-def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Sequence[Accepted]:
+def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int, url: str) -> Sequence[Accepted]:
     """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
-    if not isinstance(connection, Connection):
-        raise InvalidRequest(
-            f"enqueue needs a SQLAlchemy Connection, not {type(connection).__name__}: of an ORM session, "
-            "pass session.connection()"
-        )
-    if connection.dialect.name != "sqlite":
-        raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
-    if connection.get_isolation_level() == "AUTOCOMMIT":
-        raise InvalidRequest(
-            "enqueue needs a transaction, and this connection commits every statement: leave AUTOCOMMIT"
-        )
-    tx = SqlStatements(cast("Cursor", connection.connection.cursor()), SqliteDialect(), _PROCESS)
+    driver = _driver(connection)
+    check_is_store(driver, url)
+    tx = SqlStatements(cast("Cursor", driver.cursor()), SqliteDialect(), _PROCESS)
     tx.start()
     tx.begin()
-    try:
-        apps = {info.name: info for info in tx.read_apps()}
-    except sqlite3.OperationalError as error:
-        raise InvalidRequest(f"this is not the store's database ({error}): connect to the file of store.url") from error
+    apps = {info.name: info for info in tx.read_apps()}
     for spec in specs:
         if spec.app not in apps:
             raise UnknownApp(spec.app, apps)
@@ -48,5 +38,50 @@ def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int) -> Se
         return random.randrange(apps[app].shards)  # noqa: S311 - spreads, guards nothing
 
     batch = Batch.of(specs, now_ms, any_shard)
-    inserted = door.enqueue(tx, batch.chunks, now_ms)
+    with _all_or_none(driver):
+        inserted = door.enqueue(tx, batch.chunks, now_ms)
     return batch.answers(inserted.repeats)
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    """The driver's connection, in a transaction that SQLAlchemy knows of: what goes past it would begin none."""
+    if not isinstance(connection, Connection):
+        kind = type(connection).__name__
+        raise InvalidRequest(
+            f"enqueue needs a SQLAlchemy Connection, not {kind}; of an ORM session: session.connection()"
+        )
+    if connection.dialect.name != "sqlite":
+        raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
+    if not connection.in_transaction():
+        connection.begin()
+    driver = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+    if driver.isolation_level is None and not driver.in_transaction:
+        raise InvalidRequest(
+            "enqueue needs a transaction, and this connection commits every statement: leave AUTOCOMMIT"
+        )
+    return driver
+
+
+def check_is_store(driver: sqlite3.Connection, url: str) -> None:
+    """Refuse any other database: no node of this store would look there."""
+    path = path_of(url)
+    files = {name: file for _, name, file in driver.execute("PRAGMA database_list")}
+    if path != MEMORY and os.path.realpath(files.get("main", "")) != os.path.realpath(path):
+        raise InvalidRequest(
+            f"this is not the store's database but {files.get('main')!r}: connect to the file of store.url"
+        )
+
+
+@contextmanager
+def _all_or_none(driver: sqlite3.Connection) -> Iterator[None]:
+    """A refusal in the middle leaves nothing behind, though the caller goes on with the transaction."""
+    if not driver.in_transaction:
+        driver.execute("BEGIN IMMEDIATE")
+    driver.execute("SAVEPOINT infinite_scheduler")
+    try:
+        yield
+    except BaseException:
+        driver.execute("ROLLBACK TO infinite_scheduler")
+        raise
+    finally:
+        driver.execute("RELEASE infinite_scheduler")

@@ -3,11 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 import msgspec
 
 from infinite_scheduler.clock import Clock, sleep, wait
-from infinite_scheduler.errors import StoreUnavailable, Unavailable
+from infinite_scheduler.errors import SchedulerError, StoreUnavailable, Unavailable
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.door import Ask, Standing
@@ -42,6 +43,7 @@ class Petitions:
         self._poke = poke
         self._new: deque[Petition] = deque()
         self._asked: dict[bytes, Petition] = {}
+        self._sent: Collection[Petition] = ()  # on their way to the store
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -67,9 +69,16 @@ class Petitions:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         for petition in self._new:
-            _refuse(petition, Unavailable("the client was closed before it asked"))
+            if petition.doubt:
+                self._asked[petition.wish.id] = petition
+            else:
+                _refuse(petition, Unavailable("the client was closed before it asked; nothing was changed"))
+        self._asked.update((p.wish.id, p) for p in self._sent if not p.answer.done())
+        if self._asked:
+            with suppress(SchedulerError):
+                await self._give_up(list(self._asked.values()))
         for petition in self._asked.values():
-            _refuse(petition, StoreUnavailable("the client was closed while it waited: the owner may still decide"))
+            _refuse(petition, unknown("the client was closed while it waited"))
 
     async def _run(self) -> None:
         """Until nobody waits any more."""
@@ -88,6 +97,7 @@ class Petitions:
     async def _ask(self, batch: Collection[Petition], *, exclusive: bool) -> None:
         wishes = [petition.wish for petition in batch]
         doubtful = [petition.wish.id for petition in batch if petition.doubt]
+        self._sent = batch
         try:
             standings = await self._session.write(
                 lambda tx: door.ask(tx, wishes, exclusive=exclusive, doubtful=doubtful)
@@ -95,6 +105,7 @@ class Petitions:
         except Exception as error:  # noqa: BLE001 - it belongs to those who asked
             await self._again_or_refuse(batch, error)
             return
+        self._sent = ()
         released = []
         asked = set()
         for petition in batch:
@@ -125,7 +136,8 @@ class Petitions:
                 petition.doubt = True
                 self._new.append(petition)
             else:
-                _refuse(petition, error)
+                _refuse(petition, unknown(error) if petition.doubt else error)
+        self._sent = ()
         await sleep(self._clock, AGAIN_MS)
 
     async def _listen(self) -> None:
@@ -143,7 +155,7 @@ class Petitions:
         except Exception as error:  # noqa: BLE001 - it belongs to those who asked
             for petition in [p for p in self._asked.values() if p.deadline_ms <= now]:
                 del self._asked[petition.wish.id]
-                _refuse(petition, error)
+                _refuse(petition, unknown(error))
 
     async def _give_up(self, silent: Collection[Petition]) -> None:
         verdicts = await self._session.write(lambda tx: door.give_up(tx, [p.wish for p in silent]))
@@ -158,6 +170,11 @@ class Petitions:
                 )
             else:
                 _resolve(petition, verdict)
+
+
+def unknown(why: object) -> StoreUnavailable:
+    """The error of a wish that may still be decided."""
+    return StoreUnavailable(f"{why}; it is not known whether the change takes place: look at the job, or ask again")
 
 
 def _resolve(petition: Petition, granted: bool) -> None:

@@ -13,6 +13,9 @@ from infinite_scheduler.store.sql.tables import day_of, day_table, later_table, 
 STRIDE: Final = 2
 """So many rows for each job of a page are looked at in one statement."""
 
+PAYLOAD: Final = 3
+"""The place of the payload in `_job_columns`."""
+
 BUDGET: Final = 20
 """So many rows for each job of a page are looked at in one call: a range of settled rows must not hold the lane."""
 
@@ -43,6 +46,8 @@ class Scans(JobRows):
             budget -= looked
             if end is not None:
                 return rows, end
+            if rows and sum(len(row[PAYLOAD]) for row in rows) >= scan.room:
+                return rows, _next(rows[-1][0], scan.end)
             if len(rows) >= scan.limit:
                 return rows, _next(rows[-1][0], scan.end)
         return rows, None
@@ -57,12 +62,14 @@ class Scans(JobRows):
         )
         stride = f"SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
         rows: list[Any] = []
-        looked = 0
+        looked, room = 0, scan.room
         while True:
             ahead = self._select(stride, (start, end, STRIDE * scan.limit))
             bound = ahead[0][0] if ahead else end
-            rows += self._select(select, (start, bound, limit - len(rows)))
-            if len(rows) >= limit:
+            some, cut = self._select_some(select, (start, bound, limit - len(rows)), PAYLOAD, room)
+            rows += some
+            room -= sum(len(row[PAYLOAD]) for row in some)
+            if cut or len(rows) >= limit:
                 return rows, _next(rows[-1][0], end), looked
             if not ahead:
                 return rows, None, looked
