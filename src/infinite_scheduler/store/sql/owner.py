@@ -210,6 +210,8 @@ def apply_change(tx: Statements, app: str, record: JobRecord, update: Update, ch
     if tx.update_jobs(app, [update]):
         raise StoreUnavailable(f"job {record.id} changed under the exclusive lock of its shard")
     door.write_entries(tx, app, record, update)
+    if update.status.final:
+        tx.delete_marks([(Shard(app, record.job.shard), record.job.key)])
     tx.add_counts({(app, door.counted(change)): 1}, now_ms)
 
 
