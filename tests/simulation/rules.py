@@ -206,7 +206,7 @@ def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
     take = owner.take
 
     def trusting(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Any:
-        return take(tx, nonce, [msgspec.structs.replace(claim, beat=None) for claim in claims])
+        return take(tx, nonce, [msgspec.structs.replace(claim, dead=True) for claim in claims])
 
     patch.setattr(owner, "take", trusting)
 
