@@ -5,7 +5,7 @@ from copy import copy
 
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.engine.tenure import Tenure
-from infinite_scheduler.model import Job, Priority, Shard, start_of
+from infinite_scheduler.model import Job, Priority, start_of
 from infinite_scheduler.policy.limits import Budget
 from infinite_scheduler.store.base import Page, Scan, Step
 
@@ -235,9 +235,6 @@ class Window:
             if t.doubt is None and not t.draining
         ]
         return max(0, min(spare, default=self._longest_step_ms))
-
-    def shards(self) -> Iterable[Shard]:
-        return (t.shard for t in self.tenures.values())
 
 
 def _priorities(scan: Scan) -> Iterable[Priority]:
