@@ -1,13 +1,14 @@
 """Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
 
-The model (tests/model) has the same rules, partly under other names. Some of them are not here, since no seed shows
-their absence: `from_memory` and `advance_fenced` (either is enough); `stale_entry` (an entry is deleted when its job
-moves); `settle_attempt` (the due moment is compared too); `retry_lowers` (no retry is due in the past unless a clock
-steps back); `miss_reloads`. Named tests show those (tests/unit/test_engine_rules.py, tests/contract). `low_now`,
-`lapse_reload` and `excl_low` only save work.
+The model (tests/model) has the same rules, partly under other names. Each is shown to be needed by scenarios that are
+drawn by lot (test_rules.py), by interleavings (interleavings.py), or by an order of events in one node
+(tests/unit/test_engine_rules.py). `low_before_now`, `lapse_reloads` and `low_exclusive` of the model are not here: it
+shows that nothing breaks without them.
 """
 
+import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -17,10 +18,30 @@ import pytest
 
 from infinite_scheduler.engine import lane, lease, tenure, window
 from infinite_scheduler.engine.dispatch import Desk
-from infinite_scheduler.model import Owner, Shard, start_of
-from infinite_scheduler.store.base import Claim, ShardInfo
+from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.model import Job, Owner, Shard, start_of
+from infinite_scheduler.store.base import Claim, Request, Scan, Settled, ShardInfo
 from infinite_scheduler.store.sql import door, owner
+from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.statements import Statements
+from tests.simulation.altered import (
+    AnyAttempt,
+    Blind,
+    Credulous,
+    FirstLocked,
+    FirstWoken,
+    Foreseeing,
+    Hasty,
+    Lineless,
+    Particular,
+    Passing,
+    Released,
+    Silent,
+    Stubborn,
+    Sweeping,
+    Unlisted,
+    Unlocked,
+)
 from tests.simulation.statements import SimStatements
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -29,55 +50,17 @@ RULES: dict[str, Patch] = {}
 
 
 @contextlib.contextmanager
-def without(name: str) -> Iterator[None]:
-    """The code without this rule."""
+def without(*names: str) -> Iterator[None]:
+    """The code without these rules."""
     with pytest.MonkeyPatch.context() as patch:
-        RULES[name](patch)
+        for name in names:
+            RULES[name](patch)
         yield
 
 
 def rule(take_out: Patch) -> Patch:
     RULES[take_out.__name__] = take_out
     return take_out
-
-
-class Passing:
-    """A transaction that passes on whatever it does not change."""
-
-    def __init__(self, tx: Statements) -> None:
-        self.tx = tx
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tx, name)
-
-
-class Unlocked(Passing):
-    """Takes no shard locks."""
-
-    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        return {row.shard: row for row in self.tx.read_shards() if row.shard in shards}
-
-
-class Silent(Passing):
-    """Writes no requests."""
-
-    def insert_requests(self, requests: object) -> None:
-        """Leave them out."""
-
-
-class Unlisted(Passing):
-    """Writes no entries."""
-
-    def insert_entries(self, app: str, entries: object) -> None:
-        """Leave them out."""
-
-
-class Released(Passing):
-    """Believes that nobody owns any shard."""
-
-    def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        rows = self.tx.lock_shards(shards, exclusive=exclusive)
-        return {shard: msgspec.structs.replace(row, owner=Owner("", 0)) for shard, row in rows.items()}
 
 
 def changed(module: Any, name: str, how: type[Passing]) -> Patch:
@@ -98,15 +81,49 @@ RULES["excl_advance"] = changed(owner, "advance", Unlocked)
 RULES["excl_take"] = changed(owner, "take", Unlocked)
 RULES["excl_release"] = changed(owner, "release", Unlocked)
 RULES["reload_waits"] = changed(owner, "reload", Unlocked)
+RULES["locks_every_shard"] = changed(owner, "settle", FirstLocked)
+RULES["line_under_lock"] = changed(door, "insert", Hasty)
+RULES["heartbeat_under_locks"] = changed(owner, "take", Foreseeing)
+RULES["wake"] = changed(door, "insert", Silent)
+RULES["wake_every_shard"] = changed(door, "insert", FirstWoken)
+RULES["cas_wake"] = changed(door, "change_row", Silent)
+RULES["retry_entry"] = changed(owner, "record_outcomes", Unlisted)
+RULES["change_entry"] = changed(door, "write_entries", Unlisted)
+RULES["entry_or_ignored"] = changed(owner, "record_outcomes", Particular)
+RULES["consume_lowers"] = changed(owner, "answer", Stubborn)
+RULES["retry_lowers"] = changed(owner, "settle", Stubborn)
+RULES["consume_read"] = changed(owner, "answer", Sweeping)
+RULES["consume_rows"] = changed(owner, "answer", Blind)
+RULES["consume_before_line"] = changed(owner, "answer", Lineless)
+RULES["decide_claims"] = changed(owner, "answer", Credulous)
+RULES["settle_attempt"] = changed(owner, "settle", AnyAttempt)
 
 
-def unfenced(name: str) -> Patch:
-    """Let one transaction body not check that its node still owns the shard."""
+Split = tuple[dict[Shard, ShardInfo], frozenset[Shard]]
+"""Shards that are still owned, and those that are lost."""
 
-    def owned(
-        tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool
-    ) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
-        return dict(tx.lock_shards(owners.keys(), exclusive=exclusive)), frozenset()
+
+def unchecked(tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool) -> Split:
+    """As if every shard were still owned."""
+    return dict(tx.lock_shards(owners.keys(), exclusive=exclusive)), frozenset()
+
+
+def one_for_all(tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool) -> Split:
+    """As if all shards were still owned because one is."""
+    rows = dict(tx.lock_shards(owners.keys(), exclusive=exclusive))
+    one = any(row.owner == owners[shard] for shard, row in rows.items())
+    return (rows, frozenset()) if one else ({}, frozenset(owners))
+
+
+def all_or_none(tx: Statements, owners: Mapping[Shard, Owner], *, exclusive: bool) -> Split:
+    """As if no shard were owned any more because one is lost."""
+    rows = dict(tx.lock_shards(owners.keys(), exclusive=exclusive))
+    every = all(row.owner == owners[shard] for shard, row in rows.items())
+    return (rows, frozenset()) if every else ({}, frozenset(owners))
+
+
+def fenced_by(owned: Callable[..., Split], name: str) -> Patch:
+    """Let one transaction body check in another way whether its node still owns the shards."""
 
     def take_out(patch: pytest.MonkeyPatch) -> None:
         body: FunctionType = getattr(owner, name)
@@ -117,12 +134,16 @@ def unfenced(name: str) -> Patch:
     return take_out
 
 
-RULES["wake"] = changed(door, "insert", Silent)
-RULES["cas_wake"] = changed(door, "change_row", Silent)
-RULES["retry_entry"] = changed(owner, "record_outcomes", Unlisted)
-RULES["change_entry"] = changed(door, "write_entries", Unlisted)
-RULES["settle_fenced"] = unfenced("settle")
-RULES["consume_fenced"] = unfenced("answer")
+RULES["settle_fenced"] = fenced_by(unchecked, "settle")
+RULES["consume_fenced"] = fenced_by(unchecked, "answer")
+RULES["advance_fenced"] = fenced_by(unchecked, "advance")
+RULES["fence_every_shard"] = fenced_by(one_for_all, "settle")
+RULES["lost_stands_alone"] = fenced_by(all_or_none, "settle")
+
+
+@rule
+def user_wakes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(door, "enqueue", lambda tx, chunks, now_ms: door.insert(Unlocked(tx), chunks, now_ms))  # type: ignore[arg-type]
 
 
 @rule
@@ -132,24 +153,96 @@ def wake_names_all(patch: pytest.MonkeyPatch) -> None:
 
 
 @rule
+def no_cursor(patch: pytest.MonkeyPatch) -> None:
+    """Wakes are numbered when they are written, and read from the largest number that was seen."""
+    made = door.wake
+    numbers = itertools.count(1)
+    seen = [b""]
+
+    def numbered(shard: Shard, keys: Sequence[bytes]) -> Request:
+        return msgspec.structs.replace(made(shard, keys), id=next(numbers).to_bytes(16, "big"))
+
+    def onwards(read: Callable[..., Sequence[Request]]) -> Callable[..., Sequence[Request]]:
+        def reading(self: Statements, shards: Collection[Shard]) -> Sequence[Request]:
+            found = [request for request in read(self, shards) if request.id > max(seen)]
+            seen.extend(request.id for request in found)
+            return found
+
+        return reading
+
+    patch.setattr(door, "wake", numbered)
+    for kind in (SimStatements, SqlStatements):
+        patch.setattr(kind, "read_requests", onwards(kind.read_requests))
+
+
+@rule
 def stale_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "current_row", lambda job: True)
 
 
 @rule
-def consume_lowers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SimStatements, "write_shards", _no_lower(SimStatements.write_shards))
+def stale_entry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owner, "current_entry", lambda place, job: True)
 
 
-def _no_lower(write: Callable[..., None]) -> Callable[..., None]:
-    def keep(self: SimStatements, rows: Sequence[ShardInfo]) -> None:
-        known = {row.shard: row for row in self.read_shards()}
-        write(
-            self,
-            [msgspec.structs.replace(row, low_ms=max(row.low_ms, known[row.shard].low_ms)) for row in rows],
-        )
+@rule
+def from_memory(patch: pytest.MonkeyPatch) -> None:
+    advance = lane.Lane._advance
 
-    return keep
+    async def trusting(self: lane.Lane) -> bool:
+        for info in (await self._ownership.beat(renew=False)).shards:
+            held = self.tenures.get(info.shard)
+            if held is not None and held.scanned:
+                held.cursors = [start_of(max(held.line_ms, info.line_ms))] * len(held.cursors)
+        return await advance(self)
+
+    patch.setattr(lane.Lane, "_advance", trusting)
+
+
+@rule
+def line_before_scan(patch: pytest.MonkeyPatch) -> None:
+    advance = lane.Lane._advance
+
+    async def scanning_first(self: lane.Lane) -> bool:
+        found: list[Job] = []
+        steps = [step for of in self._windows.values() for step in of.next_steps(self._clock.wall_ms())]
+        for step in steps:
+            end, app = self.tenures[step.shard].end, step.shard.app
+            wanted = Scan(app=app, shards=frozenset({step.shard.number}), start=end, end=start_of(step.line_ms))
+            found += (await self._ownership.scan(wanted)).jobs
+        moved = await advance(self)
+        for step in steps:
+            held = self.tenures[step.shard]
+            held.cursors = [held.end] * len(held.cursors)
+        for job in found:
+            self._put(job)
+        return moved
+
+    patch.setattr(lane.Lane, "_advance", scanning_first)
+
+
+def beside(step: str) -> Patch:
+    """Let one step of a lane run beside the others."""
+
+    def take_out(patch: pytest.MonkeyPatch) -> None:
+        inner = getattr(lane.Lane, step)
+        under_way: set[asyncio.Task[None]] = set()
+
+        async def alone(self: lane.Lane) -> None:
+            with contextlib.suppress(SchedulerError):
+                await inner(self)
+
+        async def begun(self: lane.Lane) -> bool:
+            under_way.add(asyncio.create_task(alone(self)))
+            return False
+
+        patch.setattr(lane.Lane, step, begun)
+
+    return take_out
+
+
+RULES["settle_in_lane"] = beside("_settle")
+RULES["decide_in_lane"] = beside("_answer")
 
 
 @rule
@@ -202,6 +295,17 @@ def takeover_scan(patch: pytest.MonkeyPatch) -> None:
 
 
 @rule
+def takeover_requests(patch: pytest.MonkeyPatch) -> None:
+    load = tenure.Tenure.load
+
+    def rude(self: tenure.Tenure, grant: Any) -> None:
+        load(self, grant)
+        self.greeted = True
+
+    patch.setattr(tenure.Tenure, "load", rude)
+
+
+@rule
 def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
     take = owner.take
 
@@ -214,7 +318,7 @@ def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
 @rule
 def in_flight_too_late(patch: pytest.MonkeyPatch) -> None:
     answer = owner.answer
-    patch.setattr(owner, "answer", lambda tx, owners, asked, out, now_ms: answer(tx, owners, asked, (), now_ms))
+    patch.setattr(owner, "answer", lambda tx, owners, asked, out, *rest: answer(tx, owners, asked, (), *rest))
 
 
 @rule
@@ -223,17 +327,6 @@ def unwheel_first(patch: pytest.MonkeyPatch) -> None:
         return of.held.get(key)
 
     patch.setattr(window.Window, "take_off", leave_it)
-
-
-@rule
-def decide_claims(patch: pytest.MonkeyPatch) -> None:
-    delete = SimStatements.delete_requests
-
-    def all_there(self: SimStatements, ids: Collection[bytes]) -> Collection[bytes]:
-        delete(self, ids)
-        return ids
-
-    patch.setattr(SimStatements, "delete_requests", all_there)
 
 
 @rule
@@ -278,7 +371,24 @@ def reload_tracks(patch: pytest.MonkeyPatch) -> None:
 
 
 @rule
+def miss_reloads(patch: pytest.MonkeyPatch) -> None:
+    settled = lane.Lane._settled
+
+    def trusting(self: lane.Lane, batch: Any, recorded: Settled) -> None:
+        settled(self, batch, msgspec.structs.replace(recorded, missed=frozenset()))
+
+    patch.setattr(lane.Lane, "_settled", trusting)
+
+
+@rule
+def last_look(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Desk, "_still_may", lambda self, batch: True)
+
+
+@rule
 def lapse_stops(patch: pytest.MonkeyPatch) -> None:
+    """Both looks at the lease: the last one alone is enough, the gate before it only saves work."""
+    last_look(patch)
     patch.setattr(lease.Gate, "open", property(lambda self: not self.held_shut))
 
 

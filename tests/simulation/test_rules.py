@@ -1,4 +1,7 @@
-"""Each rule of the line protocol is needed: without it the judge finds a broken promise within a few seeds."""
+"""Each rule of the line protocol is needed: without it the judge finds a broken promise within a few seeds.
+
+Rules whose absence shows in few seeds only are shown by interleavings, or by an order of events in one node.
+"""
 
 import functools
 import os
@@ -8,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.interleavings import INTERLEAVINGS
 from tests.simulation.rules import RULES, without
 from tests.simulation.scenario import PROFILES, first_violation
+from tests.unit.test_engine_rules import NEEDED
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,21 +51,6 @@ FOUND_IN = {
 }
 """In which kind of trouble a missing rule shows, and within how many seeds: several times what it takes today."""
 
-FOUND_SELDOM = {
-    "share_settle": "lapses",
-    "lock_consume": "lapses",
-    "excl_release": "storm",
-    "reload_waits": "doubt",
-    "decide_returns": "moves",
-    "released_check": "restless",
-    "lapse_stops": "lapses",
-    "lapse_recheck": "pauses",
-}
-"""Rules whose absence shows only in few seeds: they are tried in the long run."""
-
-if os.environ.get("INFINITE_SCHEDULER_SOAK"):
-    FOUND_IN |= {name: (profile, 3000) for name, profile in FOUND_SELDOM.items()}
-
 
 def main() -> None:
     """Take one rule out, look for what breaks in one kind of trouble, and print it."""
@@ -87,7 +77,8 @@ def test_without_the_rule_a_promise_is_broken(name: str) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    assert RULES.keys() == FOUND_IN.keys() | FOUND_SELDOM.keys()
+    interleaved = {name for order in INTERLEAVINGS for name in order.rules}
+    assert RULES.keys() == FOUND_IN.keys() | interleaved | NEEDED.keys()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from infinite_scheduler.observe import events
 from infinite_scheduler.store.base import MANY, Claim, NodeInfo, Step, View
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from tests.simulation.rules import without
 from tests.unit.engine_rig import APP, Node, Rig, rig
 
 LANE_CALLS = ("take", "release", "reload", "advance", "scan", "requests", "answer", "settle", "mark")
@@ -122,11 +123,12 @@ async def test_two_steps_of_one_lane_never_overlap() -> None:
             watch(name)
         accepted = await world.spread(range(0, 6000, 50))
         for i, a in enumerate(accepted[::10]):
-            cancel, command = world.change(Change.CANCEL, a), asyncio.ensure_future(node.lane.take([]))
+            cancel = world.change(Change.CANCEL, a)
+            node.lane.take([])
             node.wire.loses_answers = i % 4 == 1
             await world.advance(300)
             node.wire.loses_answers = False
-            await world.run(asyncio.gather(cancel, command, return_exceptions=True))
+            await world.run(asyncio.gather(cancel, return_exceptions=True))
         node.lane.drain(list(node.lane.owners()))
         await world.until(lambda: node.told_of(events.ShardsReleased))
         await world.advance(20_000)
@@ -240,10 +242,13 @@ async def test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_o
 # Rule 9: after a takeover, requests first
 
 
-async def test_after_a_takeover_every_request_is_answered_before_anything_fires(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lane, "ANSWER_AT_MOST", 1)
+async def test_after_a_takeover_every_request_is_answered_before_anything_fires() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane, "ANSWER_AT_MOST", 1)
+        await _requests_come_first()
+
+
+async def _requests_come_first() -> None:
     async with rig(lane=LaneSettings(request_poll_ms=700)) as world:
         first = await world.node("n1").app().start()
         second = await world.node("n2").app().start()
@@ -361,13 +366,13 @@ async def test_a_node_that_lapsed_hands_over_nothing_of_a_shard_that_was_taken_w
             claims = [Claim(shard=s, seen=o, beat=beats) for s, o in node.lane.owners().items()]
             granted.extend(grant.shard for grant in owner.take(tx, "other", claims))
 
-        async def slow_beat(*, renew: bool, draining: bool) -> View:
+        async def slow_beat(*, renew: bool, **said: Any) -> View:
             """A renewal that reads the shards, and then commits after the takeover: nothing locks it out."""
             if not renew or node.wire.away or granted:
-                return await beat(renew=renew, draining=draining)  # type: ignore[no-any-return]
-            looked: View = await beat(renew=False, draining=draining)
+                return await beat(renew=renew, **said)  # type: ignore[no-any-return]
+            looked: View = await beat(renew=False, **said)
             await write(world, take)
-            renewed: View = await beat(renew=True, draining=draining)
+            renewed: View = await beat(renew=True, **said)
             return msgspec.structs.replace(renewed, shards=looked.shards)
 
         ownership.beat = slow_beat
@@ -380,5 +385,56 @@ async def test_a_node_that_lapsed_hands_over_nothing_of_a_shard_that_was_taken_w
         assert all(o == Owner("other", 2) for o in await owners_of(world))
 
 
+async def test_after_a_stall_longer_than_the_lease_what_was_about_to_be_handed_over_waits_for_the_check() -> None:
+    async with rig() as world:
+        order: list[str] = []
+
+        async def stalls(job: Job) -> None:
+            order.append("handed over")
+            if len(order) == 1:
+                world.clock.advance(12_000)  # as a handler does that keeps the event loop busy
+
+        node = await world.node().app(function=stalls).start()
+        ownership: Any = node.engine._ownership
+        reload = ownership.reload
+
+        async def watched_reload(*args: Any) -> Any:
+            grants = await reload(*args)
+            order.append("checked")
+            return grants
+
+        ownership.reload = watched_reload
+        await world.add(1000, 1000)
+        await world.advance(20_000)
+        assert order == ["handed over", "checked", "handed over"]
+
+
 async def owners_of(world: Rig) -> list[Owner]:
     return [info.owner for info in (await world.client.survey()).view.shards]
+
+
+# Every rule is needed
+
+
+NEEDED: dict[str, Callable[[], Awaitable[None]]] = {
+    "settle_in_lane": test_two_steps_of_one_lane_never_overlap,
+    "decide_in_lane": test_two_steps_of_one_lane_never_overlap,
+    "from_memory": test_the_range_that_the_line_passed_is_scanned_from_the_line_that_memory_knew,
+    "line_before_scan": test_a_row_that_commits_just_before_the_line_passes_it_is_found_without_a_wake,
+    "stale_entry": test_a_stale_entry_before_the_line_leaves_the_job_to_the_store,
+    "consume_read": test_a_job_whose_wake_comes_between_read_and_answer_fires,
+    "unwheel_first": (test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires),
+    "decide_returns": (test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires),
+    "takeover_requests": test_after_a_takeover_every_request_is_answered_before_anything_fires,
+    "miss_reloads": test_a_settle_that_changed_no_row_loads_the_shard_again_and_the_job_fires_as_it_stands,
+    "lapse_stops": test_after_a_lapse_nothing_fires_before_ownership_was_checked_after_the_renewal,
+    "last_look": test_after_a_stall_longer_than_the_lease_what_was_about_to_be_handed_over_waits_for_the_check,
+    "lapse_recheck": test_a_node_that_lapsed_hands_over_nothing_of_a_shard_that_was_taken_while_it_renewed,
+}
+"""Rules that a node keeps, as tests/simulation/rules.py takes them out, and the test that fails without each."""
+
+
+@pytest.mark.parametrize("name", NEEDED)
+async def test_without_the_rule_its_test_fails(name: str) -> None:
+    with without(name), pytest.raises(AssertionError):
+        await NEEDED[name]()
