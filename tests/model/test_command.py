@@ -22,7 +22,7 @@ def test_a_clean_scenario_is_reported_as_ok(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_scenario_that_catches_a_missing_rule_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "release_lifts"]) == 0
-    assert "poison-drain" in capsys.readouterr().out
+    assert "poison-slow-drain" in capsys.readouterr().out
 
 
 def test_without_arguments_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,15 @@
-"""Finds the job that ends its process: what was in flight when one died is fired in marked batches that get smaller."""
+"""Finds the job that ends its process: what was in flight when one died is fired again, in marked windows that shrink.
+
+The rules are in docs/concepts/line-protocol.md, "Poison jobs".
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from infinite_scheduler.clock import Clock, sleep
-from infinite_scheduler.engine.dispatch import Desk
+from infinite_scheduler.clock import Clock, sleep, wait
+from infinite_scheduler.engine.dispatch import Desk, Flight
 from infinite_scheduler.engine.lease import Gate
 from infinite_scheduler.engine.tenure import Tenure
-from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer, PoisonFailed, SuspectsFound
 from infinite_scheduler.policy.priority import PriorityQueue
@@ -15,23 +17,67 @@ from infinite_scheduler.store.base import ALONE, FEW, MANY
 
 SIZES = (MANY, FEW, ALONE)
 
-LOOK_MS = 5
-"""How often a batch is looked at, whether it has ended."""
+LOOK_MS, IDLE_MS = 5, 100
+"""How often the suspects are looked at: while they move, and while nothing happens to them."""
 
-IDLE_MS = 100
-"""How often suspects that may not fire now, as their app is paused or the clock stepped back, are looked at again."""
+AHEAD = 2
+"""So many times what its handler can work on at once is marked of an app: who waits with a mark is narrowed in vain."""
+
+WATCH_MS = 30_000
+"""For so long a suspect is alone, if it runs that long; twice as long after each death that came later than that."""
+
+PATIENCE_MS = 10_000
+"""For so long the gate is shut to let others end; twice as long at each further try, up to the time of a watch."""
 
 LEFT_BEHIND_MS = 10_000
 """How long a function that was reported as timed out, and still runs in its thread, can hold up a suspect."""
 
+REST = 2
+"""After a suspect shut the gate, it stays open for so many times as long before it is shut for the next one."""
+
 POISON = "ended its process: it was the only job in flight when the process died"
 
-Mark = Callable[[Sequence[Job], int], Awaitable[None]]
-"""Makes it durable that these jobs are about to be fired in a batch of this size."""
+Mark = Callable[[Sequence[Job], int], Awaitable[Collection[bytes]]]
+"""Makes it durable in which window these jobs are. Returns the keys of those that are marked.
+
+The others come back: without an answer, or in doubt, their shards are loaded again.
+"""
+
+
+class Level:
+    """The suspects of one size of window: those that wait, and those that are marked and under way."""
+
+    def __init__(self, size: int, apps: Collection[str]) -> None:
+        self.size = size
+        self.waiting: dict[str, PriorityQueue[Job]] = {app: PriorityQueue() for app in apps}
+        self.marked: dict[str, list[Job]] = {app: [] for app in apps}
+        self.marked_ms = dict.fromkeys(apps, -IDLE_MS)  # when some were marked last
+
+    def wait(self, job: Job) -> None:
+        """Put a suspect in line."""
+        self.waiting[job.app].push(job.priority, job.due_ms, job)
+
+    def free(self, app: str, places: int, now_ms: int) -> int:
+        """How many of the app may be marked now: of little room none yet, as a mark is a write.
+
+        One of several apps has half of the window at most, so that those whose jobs hang leave some to the others.
+        """
+        most = self.size if len(self.marked) == 1 else max(1, self.size // 2)
+        window = min(most, max(self.size // 10, AHEAD * places))
+        room = min(window - len(self.marked[app]), self.size - self.under_way)
+        return room if room >= window // 4 or now_ms >= self.marked_ms[app] + IDLE_MS else 0
+
+    @property
+    def under_way(self) -> int:
+        return sum(map(len, self.marked.values()))
+
+    @property
+    def idle(self) -> bool:
+        return not any(self.marked.values()) and not any(map(len, self.waiting.values()))
 
 
 class Quarantine:
-    """Holds suspects back and fires one batch of one app at a time, each marked first."""
+    """Holds suspects back, and fires no more of them at a time than their windows have room for, each marked first."""
 
     def __init__(self, desks: Mapping[str, Desk], gate: Gate, clock: Clock, mark: Mark, tell: Observer) -> None:
         self._desks = desks
@@ -39,10 +85,15 @@ class Quarantine:
         self._clock = clock
         self._mark = mark
         self._tell = tell
-        self._waiting: dict[int, dict[str, PriorityQueue[Job]]] = {
-            size: {app: PriorityQueue() for app in desks} for size in SIZES
-        }
+        self._levels = {size: Level(size, desks) for size in SIZES}
         self._stir = asyncio.Event()
+        self._alone: Job | None = None  # for this one the gate is shut
+        self._watches = 0  # so many it has outlived before
+        self._shut_ms = 0
+        self._watched_until_ms = 0
+        self._rest_until_ms = 0
+        self._in_the_way: list[Flight] = []  # in flight when the gate opened last: until they end nobody can be alone
+        self._patience_ms = PATIENCE_MS
 
     def detain(self, job: Job, tenure: Tenure) -> None:
         """Take a job that may have ended a process."""
@@ -51,46 +102,61 @@ class Quarantine:
             self._desks[job.app].fail(job, POISON)
             self._tell(PoisonFailed(app=job.app, job_id=job.id))
             return
-        self._wait(job, _next_size(size))
-
-    def _wait(self, job: Job, size: int) -> None:
-        self._waiting[size][job.app].push(job.priority, job.due_ms, job)
+        self._levels[_next_size(size)].wait(job)
         self._stir.set()
 
     async def run(self) -> None:
-        """Fire batch after batch, the largest first: most jobs are innocent."""
+        """Keep the windows full; one is fired alone when they are empty, as most jobs are innocent."""
+        nap_ms = LOOK_MS
         while True:
             self._stir.clear()
-            batch, size = self._next_batch() if self._gate.open else ([], 0)
-            if batch:
-                await self._fire(batch, size)
-            elif any(len(queue) for queues in self._waiting.values() for queue in queues.values()):
-                await sleep(self._clock, IDLE_MS if self._gate.open else LOOK_MS)
-            else:
+            if self._alone is not None:
+                await self._let_go(self._alone)
+            worked = self._gate.open and (await self._roll() or await self._fire_one_alone())
+            if all(level.idle for level in self._levels.values()):
                 await self._stir.wait()
+                continue
+            nap_ms = LOOK_MS if worked else min(2 * nap_ms, IDLE_MS)
+            await wait(self._clock, self._stir, nap_ms)
 
-    def _next_batch(self) -> tuple[list[Job], int]:
-        """Suspects of one app that may fire now; the apps take turns."""
-        for size, queues in self._waiting.items():
-            for app in list(queues):
-                batch = self._batch_of(app, size)
-                if batch:
-                    queues[app] = queues.pop(app)  # to the end of the line
-                    return batch, size
-        return [], 0
+    # Many and few
 
-    def _batch_of(self, app: str, size: int) -> list[Job]:
-        waiting, batch = self._waiting[size][app], list[Job]()
+    async def _roll(self) -> bool:
+        """As some end, others are marked and fired; no level waits for another."""
+        worked = False
+        for size in (MANY, FEW):
+            level = self._levels[size]
+            for app, marked in level.marked.items():
+                level.marked[app] = [job for job in marked if self._under_way(job)]
+            batch = self._next_batch(level)
+            if batch:
+                await self._fire(level, batch)
+                worked = True
+        return worked
+
+    def _next_batch(self, level: Level) -> list[Job]:
+        """Suspects of one app that may be marked now; the apps take turns."""
+        now_ms = self._clock.steady_ms()
+        for app in list(level.waiting):
+            batch = self._batch_of(app, level, level.free(app, self._desks[app].places, now_ms))
+            if batch:
+                level.waiting[app] = level.waiting.pop(app)  # to the end of the line
+                level.marked_ms[app] = now_ms
+                return batch
+        return []
+
+    def _batch_of(self, app: str, level: Level, most: int) -> list[Job]:
+        waiting, batch = level.waiting[app], list[Job]()
         if self._desks[app].paused:
             return batch
-        now_ms = self._clock.wall_ms()
-        while len(waiting) and len(batch) < size:
+        now_ms = self._gate.now_ms()
+        while len(waiting) and len(batch) < most:
             job = waiting.pop()
             tenure = self._tenure(job)
             if tenure is None:
                 continue
-            if job.due_ms > now_ms:  # the wall clock stepped back
-                self._wait(job, size)
+            if job.due_ms > now_ms:  # a clock was set back
+                level.wait(job)
                 break
             if tenure.may_fire:
                 batch.append(job)
@@ -103,55 +169,20 @@ class Quarantine:
         tenure = self._desks[job.app].tenures.get(job.shard)
         return tenure if tenure is not None and tenure.detained.get(job.key) is job else None
 
-    async def _fire(self, batch: Sequence[Job], size: int) -> None:
-        if size < MANY:
-            self._tell(SuspectsFound(app=batch[0].app, count=len(batch), batch=size))
-        if size == ALONE:
-            await self._fire_alone(batch[0])
-        elif await self._marked(batch, size):
+    async def _fire(self, level: Level, batch: Sequence[Job]) -> None:
+        try:
+            marked = await self._mark(batch, level.size)
+        except BaseException:
             for job in batch:
-                if self._tenure(job):
-                    self._desks[job.app].queue(job)
-            await self._ended(batch)
-
-    async def _marked(self, batch: Sequence[Job], size: int) -> bool:
-        """Make the marks durable; without an answer the shards are loaded again, and the jobs come back."""
-        try:
-            await self._mark(batch, size)
-        except SchedulerError:
-            return False
-        return True
-
-    async def _fire_alone(self, job: Job) -> None:
-        """From its mark until it is settled nothing else is in flight: no job is charged for another's deed."""
-        self._gate.held_shut = True
-        try:
-            patience_ms = self._clock.steady_ms() + LEFT_BEHIND_MS
-            while any(desk.flights for desk in self._desks.values()) or (
-                any(desk.busy for desk in self._desks.values()) and self._clock.steady_ms() < patience_ms
-            ):
-                await sleep(self._clock, LOOK_MS)
-            if not self._tenure(job) or not await self._marked([job], ALONE):
-                return
-            tenure = self._tenure(job)
-            if tenure is None:
-                return
-            desk = self._desks[job.app]
-            may_fire = tenure.may_fire and not desk.paused and self._gate.lease.valid()
-            if may_fire and job.due_ms <= self._clock.wall_ms():
-                self._desks[job.app].fire_alone(job)
-                await self._ended([job])
-            elif await self._marked([job], FEW):  # not fired: it must not be charged with what another one does
-                self._wait(job, ALONE)
-        finally:
-            self._gate.held_shut = False
-            for desk in self._desks.values():
-                desk.stir()
-        await sleep(self._clock, LOOK_MS)  # or the next one would shut the gate before anybody else was let through
-
-    async def _ended(self, batch: Sequence[Job]) -> None:
-        while any(self._under_way(job) for job in batch):
-            await sleep(self._clock, LOOK_MS)
+                level.wait(job)
+            raise
+        fired = [job for job in batch if job.key in marked and self._tenure(job)]
+        app = batch[0].app
+        level.marked[app] += fired
+        for job in fired:
+            self._desks[app].queue(job)
+        if fired and level.size < MANY:
+            self._tell(SuspectsFound(app=app, count=len(fired), batch=level.size))
 
     def _under_way(self, job: Job) -> bool:
         """Is it still to be handed over or settled, by the reign that holds it now?"""
@@ -163,9 +194,99 @@ class Quarantine:
             return True  # a drain, too, waits for it
         return tenure.held.get(job.key) is job and not desk.paused and not tenure.draining
 
+    # Alone
+
+    async def _fire_one_alone(self) -> bool:
+        """From its mark until it has ended or outlived a watch nothing else is in flight: nobody else is charged."""
+        resting = self._clock.steady_ms() < self._rest_until_ms
+        if (
+            resting
+            or any(map(self._flies, self._in_the_way))
+            or any(level.under_way for level in self._levels.values())
+        ):
+            return False
+        for job in self._next_batch(self._levels[ALONE]):
+            self._shut_for(job)
+            if await self._others_ended():
+                await self._accuse(job)
+                await self._let_go(job)
+            else:
+                self._levels[ALONE].wait(job)
+                self._open()
+            return True
+        return False
+
+    def _shut_for(self, job: Job) -> None:
+        tenure = self._tenure(job)
+        self._watches = max(0, ALONE - tenure.suspects.get(job.key, ALONE)) if tenure else 0
+        self._alone = job
+        self._shut_ms = self._clock.steady_ms()
+        self._gate.held_shut = True
+
+    def _open(self) -> None:
+        now_ms = self._clock.steady_ms()
+        self._rest_until_ms = now_ms + REST * (now_ms - self._shut_ms)
+        self._in_the_way = [flight for desk in self._desks.values() for flight in desk.flights.values()]
+        self._alone = None
+        self._gate.held_shut = False
+        for desk in self._desks.values():
+            desk.stir()
+
+    def _flies(self, flight: Flight) -> bool:
+        return self._desks[flight.job.app].flights.get(flight.job.key) is flight
+
+    async def _others_ended(self) -> bool:
+        """Wait until nothing is in flight; not for long, as meanwhile nothing is handed over."""
+        desks = self._desks.values()
+        while any(desk.flights for desk in desks) or (
+            any(desk.busy for desk in desks) and self._clock.steady_ms() < self._shut_ms + LEFT_BEHIND_MS
+        ):
+            if self._clock.steady_ms() >= self._shut_ms + self._patience_ms and any(desk.flights for desk in desks):
+                self._patience_ms = min(2 * self._patience_ms, WATCH_MS)
+                return False
+            await sleep(self._clock, LOOK_MS)
+        self._patience_ms = PATIENCE_MS
+        return True
+
+    async def _accuse(self, job: Job) -> None:
+        """Mark the job as alone, and fire it."""
+        if self._tenure(job) is None or job.key not in await self._mark([job], ALONE):
+            return
+        tenure, desk = self._tenure(job), self._desks[job.app]
+        may_fire = tenure is not None and tenure.may_fire and not desk.paused and self._gate.lease.valid()
+        if may_fire and job.due_ms <= self._gate.now_ms():
+            self._watched_until_ms = self._clock.steady_ms() + (WATCH_MS << self._watches)
+            desk.fire_alone(job)
+            self._tell(SuspectsFound(app=job.app, count=1, batch=ALONE))
+
+    async def _let_go(self, job: Job) -> None:
+        """Open the gate as soon as the mark does not charge the job with what others do."""
+        nap_ms = LOOK_MS
+        while not await self._is_cleared(job):
+            await sleep(self._clock, nap_ms)
+            nap_ms = min(2 * nap_ms, IDLE_MS)
+        self._open()
+
+    async def _is_cleared(self, job: Job) -> bool:
+        tenure = self._desks[job.app].tenures.get(job.shard)
+        if tenure is None:
+            return True
+        if tenure.out.get(job.key) is job:
+            outlived = self._clock.steady_ms() >= self._watched_until_ms
+            return outlived and job.key in await self._mark([job], ALONE - 1 - self._watches)
+        if tenure.doubt is not None:
+            return False  # a mark without an answer is lifted when the shard is loaded again
+        if self._tenure(job) is None:
+            return True
+        before = ALONE - self._watches if self._watches else FEW
+        if job.key not in await self._mark([job], before):
+            return False
+        self._levels[ALONE].wait(job)
+        return True
+
 
 def _next_size(size: int | None) -> int:
-    """The batch for a job that was in one of `size` when its process ended."""
+    """The window for a job that was in one of `size` when its process ended."""
     if size is None:
-        return SIZES[0]
-    return next((smaller for smaller in SIZES if smaller < size), SIZES[-1])
+        return MANY
+    return next((smaller for smaller in SIZES if smaller < size), ALONE)
