@@ -6,14 +6,15 @@ BIN    := $(VENV)/bin
 WHEELS := .cache/wheels
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+SERVERS := $(BIN)/python -m tests.services
 LOCKED := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-quick check format soak bench lock wheel clean
+.PHONY: help setup demo test test-quick services services-stop check format soak bench lock wheel clean
 
 help: ## Show what can be made
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.project ## Make .venv from requirements.lock; a second run does nothing and needs no network
 
@@ -41,12 +42,19 @@ $(VENV)/.project: $(VENV)/.packages-$(LOCKED) pyproject.toml
 demo: setup ## See jobs handed over on time
 	$(BIN)/infinite-scheduler demo
 
-test: wheel ## Run the whole suite; acceptance tests last, with the CPU to themselves
-	$(PYTEST) -n 2 tests --ignore=tests/acceptance
-	$(PYTEST) tests/acceptance
+test: wheel ## Run the whole suite with real servers; acceptance tests last, with the CPU to themselves
+	$(SERVERS) run -- $(PYTEST) -n 2 tests --ignore=tests/acceptance
+	$(SERVERS) run -- $(PYTEST) tests/acceptance
 
-test-quick: setup ## Run the unit and contract tests
-	$(PYTEST) -n 2 tests/unit tests/contract
+test-quick: setup ## Run the unit and contract tests that need no servers
+	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract
+	@echo "Left out: the folders of tests/ other than unit and contract. \`make test\` runs everything."
+
+services: setup ## Start MariaDB and PostgreSQL for tests, until services-stop; installs them where they are missing
+	$(SERVERS) start
+
+services-stop: setup ## Stop them
+	$(SERVERS) stop
 
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -59,16 +67,16 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 soak: wheel ## Run the endurance tests at full length
-	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 tests/acceptance
-	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 -n 2 tests/model tests/simulation
+	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
+	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 tests/model tests/simulation
 
 bench: setup ## Measure, and print one JSON line a question
-	$(BIN)/python -m bench.accept
-	$(BIN)/python -m bench.accept --keys
-	$(BIN)/python -m bench.hand_over
-	$(BIN)/python -m bench.hand_over --jobs 100000 --herd --runs 3
-	$(BIN)/python -m bench.lateness
-	$(BIN)/python -m bench.lateness --waiting 1000000 --runs 3
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.accept
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.accept --keys
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.hand_over
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.hand_over --jobs 100000 --herd --runs 3
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.lateness
+	$(SERVERS) run --durable -- $(BIN)/python -m bench.lateness --waiting 1000000 --runs 3
 
 lock: setup ## Compile requirements.lock anew (needs the network)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header \
@@ -80,5 +88,6 @@ wheel: setup ## Build dist/*.whl, without the network
 	@ls dist
 
 clean: ## Remove what was made, the virtual environment and the package cache included
-	rm -rf $(VENV) .cache dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	-[ ! -x $(BIN)/python ] || $(SERVERS) remove
+	rm -rf $(VENV) .cache .services dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""Servers for one test alone: to restart, to kill, or with a clock of their own."""
+
+import fcntl
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.services import clock
+from tests.services.catalogue import KINDS
+from tests.services.folder import home
+from tests.services.server import Kind, Server
+
+
+class Clock:
+    """A server's wall clock."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set(0)
+
+    def set(self, offset_s: float) -> None:
+        """Let it be wrong by some seconds from now on."""
+        clock.set_offset(self._file, offset_s)
+
+
+@contextmanager
+def private_server(kind: Kind, *, durable: bool = False) -> Iterator[Server]:
+    """A server of this test's own, gone at the end: tests that run beside this one do not notice what is done to it."""
+    with _folder(kind) as folder, _running(kind, folder, durable=durable) as server:
+        yield server
+
+
+@contextmanager
+def clocked_server(kind: Kind) -> Iterator[tuple[Server, Clock]]:
+    """The same, with a wall clock that the test can set while the server runs."""
+    with _folder(kind) as folder:
+        file = folder / "clock"
+        its_clock = Clock(file)
+        with _running(kind, folder, environment=clock.environment(file)) as server:
+            yield server, its_clock
+
+
+def remove_left_over() -> None:
+    """Remove private servers whose test was killed."""
+    for folder in _all().glob("*-*"):
+        kind = next(kind for kind in KINDS if folder.name.startswith(kind))
+        with (folder / "maker").open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # its test is still at work
+            KINDS[kind](folder).remove()
+
+
+def _all() -> Path:
+    return home() / "private"
+
+
+@contextmanager
+def _folder(kind: Kind) -> Iterator[Path]:
+    """A new folder, held by a lock for as long as this process lives."""
+    folder = _all() / f"{kind}-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    with (folder / "maker").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield folder
+
+
+@contextmanager
+def _running(
+    kind: Kind, folder: Path, *, durable: bool = False, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    server = KINDS[kind](folder, durable=durable, environment=environment)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
