@@ -13,7 +13,7 @@ class ProviderDown(Exception):
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scheduler = Scheduler(f"sqlite:///{folder}/jobs.db")
-        ladder = RetryPolicy(delays_ms=(200, 400, 800), jitter=0, max_attempts=4, give_up_on=(ValueError,))
+        ladder = RetryPolicy(delays=("200ms", "400ms", "800ms"), jitter=0, max_attempts=4, give_up_on=(ValueError,))
 
         @scheduler.app("sms", retry=ladder)
         async def send(job: Job) -> None:

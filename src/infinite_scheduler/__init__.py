@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from infinite_scheduler.client import Client, NewJob, SyncClient
+    from infinite_scheduler.client import Client, NewJob
     from infinite_scheduler.errors import (
         ConfigError,
         HandlerError,
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownApp,
         UnknownJob,
+        UnknownNode,
         WorkerDied,
     )
     from infinite_scheduler.model import Accepted, Done, Failed, Job, JobId, JobRecord, Priority, Retry, Status
     from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Skip
     from infinite_scheduler.policy.retry import RetryPolicy
     from infinite_scheduler.scheduler import Scheduler
+    from infinite_scheduler.sync_client import SyncClient
 
 _HOME = {
-    "client": ("Client", "NewJob", "SyncClient"),
+    "client": ("Client", "NewJob"),
     "errors": (
         "ConfigError",
         "HandlerError",
@@ -46,12 +48,14 @@ _HOME = {
         "Unavailable",
         "UnknownApp",
         "UnknownJob",
+        "UnknownNode",
         "WorkerDied",
     ),
     "model": ("Accepted", "Done", "Failed", "Job", "JobId", "JobRecord", "Priority", "Retry", "Status"),
     "policy.misfire": ("ExpireAfter", "FireNow", "Skip"),
     "policy.retry": ("RetryPolicy",),
     "scheduler": ("Scheduler",),
+    "sync_client": ("SyncClient",),
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names}
 
@@ -88,6 +92,7 @@ __all__ = [
     "Unavailable",
     "UnknownApp",
     "UnknownJob",
+    "UnknownNode",
     "WorkerDied",
 ]
 

@@ -1,36 +1,37 @@
-"""Schedule, cancel, reschedule and look up jobs: async, with one thin sync facade."""
+"""Schedule, cancel, reschedule and look up jobs."""
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from infinite_scheduler.clock import Clock, SystemClock, sleep
-from infinite_scheduler.config import Settings, load_settings
-from infinite_scheduler.errors import InvalidRequest, InvalidTime, TooLate, Unavailable, UnknownJob
+from infinite_scheduler.config import Settings, load_settings, settings_at
+from infinite_scheduler.errors import (
+    InvalidRequest,
+    InvalidTime,
+    KeyConflict,
+    TooLate,
+    Unavailable,
+    UnknownJob,
+    UnknownNode,
+)
 from infinite_scheduler.ingest.intake import Intake
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status
+from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
 from infinite_scheduler.observe.events import Observer, nobody
-from infinite_scheduler.policy.calendar import parse_duration, parse_moment
+from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import AppInfo, Found, Query, Store, StoreLimits, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-T = TypeVar("T")
 Moment = datetime | str | int
 """An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
-
-Delay = timedelta | str | float
-"""A timedelta, text such as "90s" or "1h30m", or seconds."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class Client:
         self.settings = _settings(url, settings)
         self._clock = clock or SystemClock()
         self._zone = ZoneInfo(self.settings.time.zone)
-        self._store = store or open_store(self.settings.store.url, self._clock, _store_limits(self.settings))
+        self._store = store or open_store(self.settings.store.address_url, self._clock, store_limits(self.settings))
         self._tell: Observer = nobody
         self._intake: Intake | None = None
 
@@ -125,24 +126,34 @@ class Client:
 
     async def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
         """Schedule many jobs, all or none; the answers are in the order of the jobs."""
-        specs = [self._spec(app, job) for job in jobs]
-        most = self.settings.limits.batch
-        if len(specs) > most:
-            raise InvalidRequest(
-                f"{len(specs)} jobs in one call; at most {most} are allowed (limits.batch): split them"
-            )
-        return await self._accept(specs)
+        return await self._accept(self._specs(app, jobs))
 
     def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
         """Schedule jobs in a transaction of your own, on the store's database: they exist if and when you commit."""
         from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
 
-        specs = [self._spec(app, job) for job in jobs]
-        return enqueue(connection, specs, self._clock.wall_ms(), self.settings.store.url)
+        specs, store = self._specs(app, jobs), self.settings.store
+        return enqueue(connection, specs, self._clock.wall_ms(), store.address_url, ddl=store.ddl)
 
     async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
         return await self._accept(specs)
+
+    async def conflicts(self, specs: Sequence[JobSpec]) -> Mapping[int, KeyConflict]:
+        """Which of these jobs `submit` would refuse now, as the store holds their idempotency keys for other contents.
+
+        By their places in `specs`. Another process may take a key a moment later.
+        """
+        self._opened()
+        found: dict[int, KeyConflict] = {}
+        for app in {spec.app for spec in specs}:
+            keys = {spec.idempotency_key for spec in specs if spec.app == app and spec.idempotency_key is not None}
+            holders = await self._store.holders(app, keys) if keys else {}
+            for place, spec in enumerate(specs):
+                holder = holders.get(spec.idempotency_key or "") if spec.app == app else None
+                if holder and holder.digest != spec.digest:
+                    found[place] = KeyConflict(app, spec.idempotency_key or "", key_text(holder.key))
+        return found
 
     async def _accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         return await self._opened().accept(specs)
@@ -151,6 +162,16 @@ class Client:
         if self._intake is None:
             raise Unavailable("not open: use `async with`, or await open() first")
         return self._intake
+
+    def _specs(self, app: str, jobs: Iterable[NewJob]) -> Sequence[JobSpec]:
+        """The jobs of one call, no more than allowed."""
+        specs = [self._spec(app, job) for job in jobs]
+        most = self.settings.limits.batch
+        if len(specs) > most:
+            raise InvalidRequest(
+                f"{len(specs)} jobs in one call; at most {most} are allowed (limits.batch): split them"
+            )
+        return specs
 
     def _spec(self, app: str, job: NewJob) -> JobSpec:
         if not isinstance(job, NewJob):
@@ -176,7 +197,7 @@ class Client:
         if (at is None) == (delay is None):
             raise InvalidTime("give either a moment (at) or a delay, and not both")
         if delay is not None:
-            return now_ms + delay_ms(delay), False
+            return now_ms + parse_duration(delay), False
         relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
         return parse_moment(at, now_ms=now_ms, zone=self._zone), not relative
 
@@ -225,6 +246,24 @@ class Client:
         """Hand over the jobs of a paused app again, with what has become due meanwhile."""
         self._opened()
         await self._store.pause(app, paused=False)
+
+    async def drain_node(self, node_id: str) -> int:
+        """Ask a node to give up its shards in good order and to take none; UnknownNode if there is none of this name.
+
+        It follows within a heartbeat, for as long as it runs or until `resume_node`. Returns how many have the name.
+        """
+        return await self._drain(node_id, draining=True)
+
+    async def resume_node(self, node_id: str) -> int:
+        """Let a node that was drained take shards again."""
+        return await self._drain(node_id, draining=False)
+
+    async def _drain(self, node_id: str, *, draining: bool) -> int:
+        self._opened()
+        count = await self._store.drain(node_id, draining=draining)
+        if not count:
+            raise UnknownNode(node_id, {node.node_id for node in (await self._store.survey()).view.nodes})
+        return count
 
     # Looking
 
@@ -297,139 +336,26 @@ class Client:
         return await self._store.survey()
 
 
-class SyncClient:
-    """The client for programs without an event loop: the same calls, each waits for its result.
-
-    Use it as `with SyncClient("sqlite:///scheduler.db") as client`. It may be shared between threads.
-    """
-
-    def __init__(self, url: str | None = None, *, settings: Settings | Mapping[str, Any] | None = None) -> None:
-        self._client = Client(url, settings=settings)
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
-        self._thread.start()
-        try:
-            self._run(self._client.open())
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._run(self._client.close())
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
-        thread, self._thread = self._thread, None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if thread is not None:
-            thread.join()
-        self._loop.close()
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None:
-            call.close()
-            raise Unavailable("not open: use `with SyncClient(...) as client`")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise Unavailable("the client was closed while it waited") from None
-
-    def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """See Client.register."""
-        return self._run(self._client.register(app, shards))
-
-    def schedule(self, app: str, data: Any = None, **options: Any) -> Accepted:
-        """See Client.schedule."""
-        return self._run(self._client.schedule(app, data, **options))
-
-    def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
-        """See Client.schedule_many."""
-        return self._run(self._client.schedule_many(app, jobs))
-
-    def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
-        """See Client.enqueue."""
-        return self._client.enqueue(connection, app, jobs)
-
-    def cancel(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.cancel."""
-        return self._run(self._client.cancel(job_id, **options))
-
-    def reschedule(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.reschedule."""
-        return self._run(self._client.reschedule(job_id, **options))
-
-    def run_now(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.run_now."""
-        return self._run(self._client.run_now(job_id, **options))
-
-    def retry(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.retry."""
-        return self._run(self._client.retry(job_id, **options))
-
-    def get(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.get."""
-        return self._run(self._client.get(job_id, **options))
-
-    def find(self, app: str | None = None, **filters: Any) -> Found:
-        """See Client.find."""
-        return self._run(self._client.find(app, **filters))
-
-    def wait(self, job_id: str, **options: Any) -> JobRecord:
-        """See Client.wait."""
-        return self._run(self._client.wait(job_id, **options))
-
-    def pause(self, app: str) -> None:
-        """See Client.pause."""
-        self._run(self._client.pause(app))
-
-    def resume(self, app: str) -> None:
-        """See Client.resume."""
-        self._run(self._client.resume(app))
-
-    def survey(self) -> Survey:
-        """See Client.survey."""
-        return self._run(self._client.survey())
-
-
-async def _cancel_others() -> None:
-    """Let nobody wait for ever in an event loop that is about to stop."""
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def delay_ms(delay: Delay) -> int:
-    """A delay in milliseconds, rounded up."""
-    return parse_duration(delay.total_seconds() if isinstance(delay, timedelta) else delay)
-
-
 def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:
     """The settings, with the URL above them."""
     if not isinstance(settings, Settings):
         return load_settings(overrides={**(settings or {}), **({"store.url": url} if url else {})})
     if url is None:
         return settings
-    store = settings.store.model_copy(update={"url": url})
-    return settings.model_copy(update={"store": store})
+    return settings_at(url, settings)
 
 
-def _store_limits(settings: Settings) -> StoreLimits:
+def store_limits(settings: Settings) -> StoreLimits:
+    """What a store is told by the settings."""
     ms = timedelta(milliseconds=1)
     return StoreLimits(
         shards=settings.store.shards,
         retention_ms=settings.store.retention // ms,
         idempotency_ms=settings.store.idempotency // ms,
+        lanes=settings.store.lanes,
+        connections=settings.store.connections,
+        ddl=settings.store.ddl,
+        tables=settings.store.tables,
     )
 
 

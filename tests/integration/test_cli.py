@@ -233,16 +233,19 @@ def test_a_bad_line_keeps_the_whole_file_out_unless_it_is_skipped(shell: Shell) 
 def test_a_key_that_the_store_knows_for_another_job_is_a_bad_line(shell: Shell) -> None:
     shell.schedule("1", "1h", "reminders", "--key", "k")
     text = (
-        '{"at": "in 1h", "data": 1}\n{"at": "in 1h", "data": 2, "idempotency_key": "k"}\n{"at": "in 1h", "data": 3}\n'
+        '{"at": "in 1h", "data": 1}\n' * 1500
+        + '{"at": "in 1h", "data": 2, "idempotency_key": "k"}\n'
+        + '{"at": "in 1h", "data": 3}\n'
     )
     refused = shell.run("schedule", "reminders", "--from", "-", stdin=text)
-    assert refused.code == 2
-    assert "'k'" in refused.error
-    stopped = json.loads(refused.err.splitlines()[0])
-    assert stopped == {"accepted": 0, "last_line": 0, "in_doubt_up_to_line": None}
+    assert (refused.code, refused.out) == (2, "")
+    assert "1 bad line among 1,502, so nothing was accepted" in refused.error
+    told = json.loads(refused.err.splitlines()[0])
+    assert (told["line"], "'k'" in told["error"]) == (1501, True)
     assert len(shell.jobs()) == 1
     skipped = shell.run("schedule", "reminders", "--from", "-", "--skip-bad", stdin=text)
-    assert (skipped.code, [answer["line"] for answer in skipped.lines]) == (0, [1, 3])
+    assert (skipped.code, [answer["line"] for answer in skipped.lines]) == (0, [*range(1, 1501), 1502])
+    assert [json.loads(line)["line"] for line in skipped.err.splitlines()] == [1501]
 
 
 def test_jobs_are_listed_by_filters_and_in_pages(shell: Shell) -> None:
@@ -312,6 +315,29 @@ def test_a_node_hands_over_and_can_be_watched(shell: Shell) -> None:
         assert (process.returncode, out) == (0, "")
         assert failing in [json.loads(line).get("job_id") for line in err.splitlines()]
     assert shell.run("nodes").lines == []
+
+
+def test_a_node_is_drained_and_resumed(shell: Shell) -> None:
+    with shell.node():
+        shell.until(shell.schedule("1", "100ms"), status="done")
+        unknown = shell.run("nodes", "drain", "node-2")
+        assert unknown.code == 3
+        assert "known nodes: node-1" in unknown.error
+        drained = shell.run("nodes", "drain", "node-1", "--wait").answer
+        assert drained == {"node": "node-1", "drain_asked": True, "nodes": 1, "shards": 0}
+        (node,) = shell.run("nodes", "list").lines
+        assert (node["state"], node["shards"], node["clock_offset_ms"]) == ("drained", 0, None)
+        assert {app["app"]: app["nodes"] for app in shell.run("apps", "list").lines} == {"others": [], "reminders": []}
+        job = shell.schedule("2", "100ms")
+        why = shell.run("explain", job).answer
+        assert "node node-1 was drained; let it go on: infinite-scheduler nodes resume node-1" in why["notes"]
+        told = shell.plain("nodes", "drain", "node-1", "--wait")
+        assert told.out.splitlines()[-1] == "node-1 owns nothing any more"
+        assert shell.run("nodes", "resume", "node-1").answer["drain_asked"] is False
+        shell.until(job, status="done")
+        assert shell.plain("nodes").out.split()[:4] == ["node", "nonce", "state", "apps"]
+        misplaced = shell.run("nodes", "--json", "resume", "node-1")
+        assert (misplaced.code, "--json goes after resume" in misplaced.error) == (2, True)
 
 
 def test_a_node_that_has_to_leave_something_says_so(shell: Shell) -> None:
@@ -483,6 +509,7 @@ def test_a_node_without_any_configuration_says_what_it_needs(shell: Shell) -> No
         ("jobs", "run-now", NO_JOB),
         ("explain", NO_JOB),
         ("nodes",),
+        ("nodes", "drain", "nope"),
         ("apps", "list"),
         ("apps", "pause", "nope"),
         ("schedule", "nope", "--in", "5m"),

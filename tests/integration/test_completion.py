@@ -1,12 +1,15 @@
 """Shell completion, as a shell asks for it."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from infinite_scheduler import SyncClient
 
 PROGRAM = "infinite-scheduler"
 COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps"}
@@ -30,10 +33,10 @@ def run(folder: Path, *arguments: str, **env: str) -> str:
     return done.stdout
 
 
-def completed(folder: Path, *words: str) -> set[str]:
+def completed(folder: Path, *words: str, **env: str) -> set[str]:
     """What bash would be offered for the last word."""
     typed = " ".join([PROGRAM, *words])
-    env = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_INFINITE_SCHEDULER_COMPLETE": "complete_bash"}
+    env |= {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_INFINITE_SCHEDULER_COMPLETE": "complete_bash"}
     return set(run(folder, **env).split())
 
 
@@ -78,6 +81,67 @@ def test_values_are_listed(tmp_path: Path) -> None:
     assert completed(tmp_path, "jobs", "list", "--status", "") == {"pending", "done", "failed", "expired", "cancelled"}
 
 
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+CONFIG = """
+[store]
+url = "sqlite:///jobs.db"
+[apps.reminders]
+function = "nowhere:remind"
+[apps.receipts]
+function = "nowhere:send"
+"""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A folder with a store that knows the app "payments", and a configuration with two others."""
+    (tmp_path / "scheduler.toml").write_text(CONFIG, encoding="utf-8")
+    with SyncClient(f"sqlite:///{tmp_path / 'jobs.db'}") as client:
+        client.register("payments")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "before", [["schedule"], ["apps", "pause"], ["apps", "resume"], ["jobs", "list", "--app"]], ids=" ".join
+)
+def test_apps_are_listed(filled: Path, before: list[str]) -> None:
+    there = files(filled)
+    store = before[:2] if before[0] in ("jobs", "apps") else before[:1]
+    where = ["--store", "sqlite:///jobs.db"]
+    assert completed(filled, *store, *where, *before[len(store) :], "") == {"payments"}
+    assert completed(filled, *store, "--config", "scheduler.toml", *before[len(store) :], "re") == {
+        "reminders",
+        "receipts",
+    }
+    assert files(filled) == there
+
+
+def test_apps_are_those_of_the_environment(filled: Path) -> None:
+    by_file = {"INFINITE_SCHEDULER_CONFIG": "scheduler.toml"}
+    assert completed(filled, "schedule", "", **by_file) == {"payments", "receipts", "reminders"}
+    by_url = {"INFINITE_SCHEDULER_STORE__URL": "sqlite:///jobs.db"}
+    assert completed(filled, "schedule", "", **by_url) == {"payments"}
+
+
+def test_apps_of_a_running_node_are_listed(filled: Path) -> None:
+    with SyncClient(f"sqlite:///{filled / 'jobs.db'}") as client:
+        client.register("late")  # only the log has it
+        assert completed(filled, "schedule", "--store", "sqlite:///jobs.db", "") == {"late", "payments"}
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///nowhere.db", "sqlite:///:memory:", "sqlite:///scheduler.toml", "postgresql://h/d", "nonsense"]
+)
+def test_where_no_apps_can_be_found_none_are_offered_and_nothing_is_made(filled: Path, url: str) -> None:
+    there = files(filled)
+    assert completed(filled, "schedule", "--store", url, "") == set()
+    assert completed(filled, "schedule", "--config", "nowhere.toml", "") == set()
+    assert files(filled) == there
+
+
 @pytest.mark.parametrize(("shell", "between"), [("zsh", '"'), ("fish", "\n")])
 def test_other_shells_are_offered_the_same(tmp_path: Path, shell: str, between: str) -> None:
     env = {"_INFINITE_SCHEDULER_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": f"{PROGRAM} "}
@@ -93,14 +157,24 @@ def test_a_broken_configuration_does_not_matter(tmp_path: Path) -> None:
     assert completed(tmp_path, "") == COMMANDS
 
 
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+def in_bash(folder: Path, *words: str) -> set[str]:
+    """What the script makes of words as bash has them."""
     bash, program = shutil.which("bash"), Path(sys.executable).with_name(PROGRAM)
     if bash is None or not program.exists():
         pytest.skip("no bash, or the command is not installed beside this Python")
-    (tmp_path / "completion.sh").write_text(run(tmp_path, "--show-completion", "bash", **NO_DETECTION))
+    (folder / "completion.sh").write_text(run(folder, "--show-completion", "bash", **NO_DETECTION))
     ask = (
-        f"source completion.sh; COMP_WORDS=({PROGRAM} s); COMP_CWORD=1;"
+        f"source completion.sh; COMP_WORDS=({shlex.join([PROGRAM, *words])}); COMP_CWORD={len(words)};"
         f" _infinite_scheduler_completion {program}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
-    done = subprocess.run([bash, "-c", ask], check=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert set(done.stdout.split()) == {"serve", "schedule"}
+    done = subprocess.run([bash, "-c", ask], check=True, cwd=folder, capture_output=True, text=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    assert in_bash(tmp_path, "s") == {"serve", "schedule"}
+
+
+def test_a_url_that_bash_takes_apart_is_understood(filled: Path) -> None:
+    assert in_bash(filled, "schedule", "--store", "sqlite", ":", "///jobs.db", "pay") == {"payments"}
+    assert in_bash(filled, "schedule", "--store", "=", "sqlite", ":", "///jobs.db", "") == {"payments"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infinite_scheduler.errors import InvalidTime
 from infinite_scheduler.model import MAX_DUE_MS, moment
-from infinite_scheduler.policy.calendar import parse_duration, parse_moment
+from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 
 UTC_ZONE = ZoneInfo("UTC")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -302,9 +302,13 @@ def test_any_datetime_is_read_or_refused_as_an_invalid_time(value: datetime) -> 
         (" 1h 30 m ", 5_400_000),
         ("0s", 0),
         ("1m1ms", 60_001),
+        (1 / 3, 334),
+        (1e-05, 1),
+        (timedelta(minutes=5), 300_000),
+        (timedelta(microseconds=1), 1),
     ],
 )
-def test_a_delay_is_read(text: str | float, ms: int) -> None:
+def test_a_delay_is_read(text: Delay, ms: int) -> None:
     assert parse_duration(text) == ms
 
 
@@ -347,7 +351,7 @@ def test_what_is_no_delay_is_refused(value: object) -> None:
         parse_duration(value)
 
 
-@pytest.mark.parametrize("value", ["-5s", "-1", -1, -0.5, " -1h"])
+@pytest.mark.parametrize("value", ["-5s", "-1", -1, -0.5, " -1h", -1e-05, timedelta(microseconds=-1)])
 def test_a_negative_delay_is_refused_as_such(value: object) -> None:
     with pytest.raises(InvalidTime, match="a delay cannot be negative"):
         parse_duration(value)

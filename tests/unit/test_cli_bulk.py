@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -40,19 +40,19 @@ def test_a_delay_counts_from_the_same_moment_in_both_passes() -> None:
     assert specs(jobs._read(file)) == specs(jobs._read(file))
 
 
-def test_every_bad_line_is_reported_and_the_file_refused(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_bad_line_is_reported_and_the_file_refused(capsys: pytest.CaptureFixture[str]) -> None:
     file = io.BytesIO(b'{"at": "in 5m"}\nnonsense\n{"at": "whenever"}\n')
     with pytest.raises(InvalidRequest, match="2 bad lines among 3, so nothing was accepted"):
-        bulk().check(file, Output(as_json=False), skip_bad=False)
+        await bulk().check(file, Output(as_json=False), skip_bad=False)
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in told] == ["line 2", "line 3"]
 
 
-def test_bad_lines_are_skipped_unless_there_are_only_bad_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    bulk().check(io.BytesIO(b'{"at": "in 5m"}\nnonsense\n'), Output(as_json=True), skip_bad=True)
+async def test_bad_lines_are_skipped_unless_there_are_only_bad_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    await bulk().check(io.BytesIO(b'{"at": "in 5m"}\nnonsense\n'), Output(as_json=True), skip_bad=True)
     assert '{"line": 2, "error": ' in capsys.readouterr().err
     with pytest.raises(InvalidRequest, match="1 bad line among 1"):
-        bulk().check(io.BytesIO(b"nonsense\n"), Output(as_json=True), skip_bad=True)
+        await bulk().check(io.BytesIO(b"nonsense\n"), Output(as_json=True), skip_bad=True)
 
 
 def test_a_key_may_come_again_for_the_same_job_only() -> None:
@@ -96,6 +96,50 @@ def test_batches_are_bounded_in_jobs_and_in_bytes(sizes: Sequence[int], batches:
     assert [len(batch) for batch in _batches(line(size) for size in sizes)] == batches
 
 
+class Keyholder:
+    """A client whose store holds the key "taken" for another job, and accepts what it is given."""
+
+    def __init__(self) -> None:
+        self.accepted: list[bytes] = []
+
+    async def conflicts(self, specs: Sequence[JobSpec]) -> Mapping[int, KeyConflict]:
+        held = (place for place, spec in enumerate(specs) if spec.idempotency_key == "taken")
+        return {place: KeyConflict("sms", "taken", "another") for place in held}
+
+    async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        self.accepted += [spec.payload for spec in specs]
+        return [Accepted(bytes(JobId.make(NOW, 0, 1)), NOW) for _ in specs]
+
+
+def held_in(count: int, held: int) -> io.BytesIO:
+    """A file of so many lines; the store holds the key of one of them."""
+    keys = ["taken" if number == held else str(number) for number in range(1, count + 1)]
+    return io.BytesIO(
+        "".join(f'{{"at": "now", "data": {n}, "idempotency_key": "{key}"}}\n' for n, key in enumerate(keys, 1)).encode()
+    )
+
+
+async def test_a_key_that_the_store_holds_is_found_before_anything_is_accepted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client: Any = Keyholder()
+    with pytest.raises(InvalidRequest, match="1 bad line among 2,500, so nothing was accepted"):
+        await bulk().check(held_in(2500, 2400), Output(as_json=True), skip_bad=False, client=client)
+    told = json.loads(capsys.readouterr().err)
+    assert (told["line"], "belongs to job another" in told["error"]) == (2400, True)
+
+
+async def test_a_line_whose_key_the_store_holds_is_skipped_and_reported_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client, file, jobs, out = Keyholder(), held_in(2500, 1500), bulk(), Output(as_json=True)
+    asked: Any = client
+    await jobs.check(file, out, skip_bad=True, client=asked)
+    await jobs.commit(Session(asked, out, load_settings(environ={})), file, skip_bad=True)
+    assert [json.loads(told)["line"] for told in capsys.readouterr().err.splitlines()] == [1500]
+    assert client.accepted == [str(number).encode() for number in range(1, 2501) if number != 1500]
+
+
 class Doorkeeper:
     """A client that answers as it is told: refuses batches, fails at the last job."""
 
@@ -114,7 +158,7 @@ async def commit(client: Any, *, skip_bad: bool) -> None:
     file, jobs = io.BytesIO(b'{"at": "now", "data": 1}\n{"at": "now", "data": 2}\n{"at": "now", "data": 3}\n'), bulk()
     settings = load_settings(environ={})
     out = Output(as_json=True)
-    jobs.check(file, out, skip_bad=skip_bad)
+    await jobs.check(file, out, skip_bad=skip_bad)
     await jobs.commit(Session(client, out, settings), file, skip_bad=skip_bad)
 
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from infinite_scheduler.cli.explain import Explanation, NodeState, Reason, explain, node_state
+from infinite_scheduler.cli.explain import Explanation, NodeState, Reason, explain, node_state, silence_ms
 from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo, Survey, View
+from infinite_scheduler.store.base import AppInfo, NodeInfo, Sample, ShardInfo, Survey, View
 
 NOW = 1_893_456_000_000  # 2030-01-01
 LEASE = 10_000
@@ -168,3 +168,58 @@ def test_a_node_is_judged_by_its_signs_of_life() -> None:
     assert node_state(msgspec.structs.replace(NODE, draining=True), view, NOW, LEASE) is NodeState.LEAVING
     assert node_state(msgspec.structs.replace(NODE, beat_ms=NOW - LEASE - 1), view, NOW, LEASE) is NodeState.SILENT
     assert node_state(msgspec.structs.replace(NODE, nonce="n2"), view, NOW, LEASE) is NodeState.DEAD
+
+
+def row(**fields: object) -> NodeInfo:
+    return msgspec.structs.replace(NODE, **fields)
+
+
+@pytest.mark.parametrize(
+    ("node", "owner", "state"),
+    [
+        (row(draining=True), "n1", NodeState.LEAVING),
+        (row(drain_asked=True), "", NodeState.DRAINING),  # it has not followed yet, and may be about to take something
+        (row(drain_asked=True, draining=True), "n1", NodeState.DRAINING),
+        (row(drain_asked=True, draining=True), "", NodeState.DRAINED),
+        (row(draining=True, clock_off=True), "n1", NodeState.CLOCK_OFF),
+        (row(draining=True, clock_off=True, drain_asked=True), "", NodeState.CLOCK_OFF),
+        (row(draining=True, drain_asked=True, beat_ms=NOW - 60_000), "", NodeState.SILENT),
+    ],
+)
+def test_a_node_that_holds_back_says_why(node: NodeInfo, owner: str, state: NodeState) -> None:
+    assert node_state(node, survey(nodes=(node,), owner=owner).view, NOW, LEASE) is state
+
+
+def test_the_age_of_a_sign_of_life_is_measured_by_the_stores_clock() -> None:
+    node = row(beat_ms=NOW - 30_000, clock_offset_ms=+28_000)  # its clock is behind, and it gave a sign 2 s ago
+    clock = Sample(store_ms=NOW, asked_us=0, answered_us=0)
+    view = msgspec.structs.replace(survey(nodes=(node,)).view, clock=clock)
+    for looker_ms in (NOW, NOW + 60_000):  # whatever the clock of who looks says
+        assert node_state(node, view, looker_ms, LEASE) is NodeState.ALIVE
+        assert silence_ms(node, view, looker_ms) == 2000
+    assert silence_ms(node, survey(nodes=(node,)).view, NOW) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "why", "note"),
+    [
+        ({"drain_asked": True, "draining": True}, "drained, as an operator asked", "nodes resume scheduler-1"),
+        ({"clock_off": True, "draining": True}, "too far from the store's clock", "chrony"),
+    ],
+)
+def test_a_job_whose_nodes_hold_back_says_so_and_what_to_do(fields: dict[str, bool], why: str, note: str) -> None:
+    around = survey(nodes=(row(**fields),), owner="")
+    answer = judged(record(), around)
+    assert answer.reason is Reason.NO_NODE
+    assert f"scheduler-1 is {why}" in answer.why
+    assert any(note in text for text in answer.notes)
+    assert any(note in text for text in judged(record(NOW + 5000), around).notes)
+    other = row(nonce="n2", node_id="scheduler-2")
+    assert judged(record(), survey(nodes=(row(**fields), other), owner="n2")).reason is not Reason.NO_NODE
+
+
+def test_what_runs_on_a_node_that_drains_is_in_flight() -> None:
+    around = survey(nodes=(row(drain_asked=True, draining=True),))
+    answer = judged(record(attempts=(RUNNING,)), around)
+    assert answer.reason is Reason.IN_FLIGHT
+    assert "does not live" not in answer.why

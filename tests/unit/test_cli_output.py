@@ -34,6 +34,35 @@ def test_a_narrow_window_leaves_out_what_can_be_spared() -> None:
         assert "0123456789" in text.getvalue()
 
 
+def test_what_was_left_out_is_said_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for terminal in (True, False):
+        out, text = output(24)
+        out.console = Console(file=text, width=24, force_terminal=terminal)
+        out.errors = Console(file=text, width=80)
+        rows = [("0123456789", "tomorrow", "greeting", None)]
+        out.table(("job", "due", "name", "tags"), rows, spare=("tags", "name", "due"))
+        told = "left out for width: name; --json has everything" in text.getvalue()
+        assert told is terminal
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_fits_is_said_nothing_about() -> None:
+    out, text = output(60)
+    out.console = Console(file=text, width=60, force_terminal=True)
+    out.errors = Console(file=text, width=80)
+    out.table(("job", "name"), [("0123456789", "greeting")], spare=("name",))
+    assert "left out" not in text.getvalue()
+
+
+def test_what_may_not_be_wrapped_is_folded_rather_than_cut() -> None:
+    for width in (30, 12):
+        out, text = output(width)
+        out.table(("job", "status"), [("0123456789", "pending")], whole=("job", "status"))
+        shown = "".join(text.getvalue().split("─")[-1].split())
+        assert {*"0123456789"} <= {*shown}
+        assert "…" not in shown
+
+
 def test_a_column_without_values_is_left_out() -> None:
     out, text = output(80)
     out.table(("job", "name"), [("1", None), ("2", "")])

@@ -5,6 +5,8 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from infinite_scheduler.cli.output import Output, console
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.cli.times import iso
+from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidRequest, KeyConflict
 from infinite_scheduler.ingest.request import parse_line
@@ -54,25 +57,30 @@ class Bulk:
         self._now_ms = now_ms
         self._zone = ZoneInfo(settings.time.zone)
         self._max_payload = settings.limits.payload
-        self._good = self._bad = 0
+        self._good = 0
+        self._bad = array("Q")  # the numbers of bad lines, in order
 
     def parse(self, line: bytes) -> JobSpec:
         """The job that one line asks for."""
         return parse_line(line, app=self._app, now_ms=self._now_ms, zone=self._zone, max_payload=self._max_payload)
 
-    def check(self, lines: IO[bytes], out: Output, *, skip_bad: bool) -> None:
-        """The first pass: report every bad line, and refuse the file unless they are to be skipped."""
-        for line in _shown(self._read(lines), lines, "checking"):
-            if line.spec is not None:
-                self._good += 1
-            else:
-                self._bad += 1
-                _report(out, line.number, line.error)
+    async def check(self, lines: IO[bytes], out: Output, *, skip_bad: bool, client: Client | None = None) -> None:
+        """The first pass: report every bad line, and refuse the file unless they are to be skipped.
+
+        Bad is also a line whose idempotency key the store holds for another job; without a client there is no store yet
+        that could hold one.
+        """
+        for batch in _batches(_shown(self._read(lines), lines, "checking")):
+            for line in batch if client is None else await _looked_up(client, batch):
+                if line.spec is not None:
+                    self._good += 1
+                else:
+                    self._bad.append(line.number)
+                    _report(out, line.number, line.error)
         if self._bad and not (skip_bad and self._good):
             advice = "correct what is wrong" if skip_bad else "correct what is wrong, or use --skip-bad"
-            raise InvalidRequest(
-                f"{_count(self._bad, 'bad line')} among {self._good + self._bad:,}, so nothing was accepted: {advice}"
-            )
+            bad, every = len(self._bad), self._good + len(self._bad)
+            raise InvalidRequest(f"{_count(bad, 'bad line')} among {every:,}, so nothing was accepted: {advice}")
 
     async def commit(self, session: Session, lines: IO[bytes], *, skip_bad: bool) -> None:
         """The second pass: schedule in batches, each durable before its answers are printed."""
@@ -92,19 +100,22 @@ class Bulk:
 
     def _again(self, lines: Iterator[Line]) -> Iterator[Line]:
         """The good lines; the first pass has reported the bad ones."""
-        bad = 0
         for line in lines:
-            if line.spec is not None:
-                yield line
+            if self._was_bad(line.number):
                 continue
-            bad += 1
-            if bad > self._bad:
+            if line.spec is None:
                 raise InvalidRequest(f"line {line.number} has changed while the file was read: {line.error}")
+            yield line
+
+    def _was_bad(self, number: int) -> bool:
+        place = bisect_left(self._bad, number)
+        return place < len(self._bad) and self._bad[place] == number
 
     async def _submit(self, session: Session, batch: Sequence[Line], *, skip_bad: bool) -> AsyncIterator[Answers]:
         """Accept a batch, all or none of it; where bad lines are skipped, one by one if the store refuses one of them.
 
-        Each answer is given as soon as it is durable, so that none is lost when a later one fails.
+        It refuses only what has changed since the first pass: another process has taken an idempotency key. Each answer
+        is given as soon as it is durable, so that none is lost when a later one fails.
         """
         specs = [line.spec for line in batch if line.spec is not None]
         try:
@@ -233,6 +244,14 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes | None]]:
         yield number, line if whole else None
         while not whole and (rest := file.readline(longest)):
             whole = rest.endswith(b"\n")
+
+
+async def _looked_up(client: Client, batch: Sequence[Line]) -> Sequence[Line]:
+    """The lines, with an error where the store holds the idempotency key for another job."""
+    good = [line for line in batch if line.spec is not None]
+    conflicts = await client.conflicts([line.spec for line in good if line.spec is not None])
+    refused = {good[place].number: str(error) for place, error in conflicts.items()}
+    return [Line(line.number, None, refused[line.number]) if line.number in refused else line for line in batch]
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[Sequence[Line]]:

@@ -3,10 +3,16 @@
 from collections import Counter
 from typing import Any
 
-from infinite_scheduler.cli.explain import NodeState, node_state
+from infinite_scheduler.cli.explain import LIVING, WORKING, node_state, silence_ms
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso, relative
+from infinite_scheduler.cli.times import iso, relative, span
+from infinite_scheduler.clock import SystemClock, sleep
+from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Survey
+
+NONCE_SHOWN = 6
+LOOK_MS = 250
+"""How often a drain that is waited for is looked at."""
 
 SHOWN_COUNTS = ("accepted", "done", "failed", "expired", "cancelled", "retried")
 
@@ -25,20 +31,30 @@ async def list_nodes(session: Session) -> None:
         return
     now_ms = session.now_ms
     session.out.table(
-        ("node", "state", "apps", "shards", "started", "last sign of life"),
+        ("node", "nonce", "state", "apps", "shards", "started", "last sign of life", "clock"),
         [
             (
                 data["node"],
+                node.nonce[:NONCE_SHOWN],
                 data["state"],
                 ", ".join(data["apps"]),
                 data["shards"],
                 relative(node.started_ms, now_ms),
-                relative(node.beat_ms, now_ms),
+                f"{span(silence_ms(node, survey.view, now_ms))} ago",
+                _offset(node.clock_offset_ms),
             )
             for node, data in zip(survey.view.nodes, nodes, strict=True)
         ],
-        whole=("node", "state"),
+        whole=("node", "state", "clock"),
+        spare=("nonce", "started", "apps"),
     )
+
+
+def _offset(offset_ms: int | None) -> str | None:
+    """How far a node's clock is ahead of the store's, or behind it."""
+    if offset_ms is None:
+        return None
+    return f"{-offset_ms:+}ms" if abs(offset_ms) < 1000 else f"{-offset_ms / 1000:+.1f}s"
 
 
 def _node_data(session: Session, survey: Survey, node: NodeInfo, shards: int) -> dict[str, Any]:
@@ -50,7 +66,61 @@ def _node_data(session: Session, survey: Survey, node: NodeInfo, shards: int) ->
         "shards": shards,
         "started_at": iso(node.started_ms),
         "beat_at": iso(node.beat_ms),
+        "silent_ms": silence_ms(node, survey.view, session.now_ms),
+        "drain_asked": node.drain_asked,
+        "clock_offset_ms": node.clock_offset_ms,
     }
+
+
+async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
+    """Ask a node to give up what it owns; wait until it has."""
+    count = await session.client.drain_node(node_id)
+    if not session.out.as_json:
+        session.out.say(f"{_named(node_id, count)} gives up its shards and takes none; it follows within a heartbeat")
+    left = await _drained(session, node_id) if wait else await _shards_of(session, node_id)
+    if session.out.as_json:
+        session.out.record({"node": node_id, "drain_asked": True, "nodes": count, "shards": left})
+    elif wait:
+        session.out.say(f"{node_id} owns nothing any more")
+
+
+async def resume_node(session: Session, node_id: str) -> None:
+    """Let a node take shards again."""
+    count = await session.client.resume_node(node_id)
+    if session.out.as_json:
+        left = await _shards_of(session, node_id)
+        session.out.record({"node": node_id, "drain_asked": False, "nodes": count, "shards": left})
+    else:
+        session.out.say(f"{_named(node_id, count)} takes shards again; it follows within a heartbeat")
+
+
+def _named(node_id: str, count: int) -> str:
+    return node_id if count == 1 else f"each of the {count} nodes {node_id}"
+
+
+async def _drained(session: Session, node_id: str) -> int:
+    """Look until the nodes of this name own nothing, and say how far they are whenever that changes."""
+    told = None
+    while left := await _shards_of(session, node_id, must_live=True):
+        if left != told and not session.out.as_json:
+            session.out.note(f"{node_id} owns {left} shards; a shard moves when its jobs in flight have ended")
+        told = left
+        await sleep(SystemClock(), LOOK_MS)
+    return 0
+
+
+async def _shards_of(session: Session, node_id: str, *, must_live: bool = False) -> int:
+    """How many shards the nodes of this name own."""
+    survey = await session.client.survey()
+    view, now_ms = survey.view, session.now_ms
+    nodes = [node for node in view.nodes if node.node_id == node_id]
+    nonces = {node.nonce for node in nodes}
+    owned = sum(info.owner.nonce in nonces for info in view.shards)
+    if must_live and owned and not any(node_state(node, view, now_ms, session.lease_ms) in LIVING for node in nodes):
+        raise Unavailable(
+            f"node {node_id} does not live any more and owns {owned} shards: another node takes them over, if one runs"
+        )
+    return owned
 
 
 async def list_apps(session: Session) -> None:
@@ -86,8 +156,7 @@ def _app_data(session: Session, survey: Survey, app: AppInfo) -> dict[str, Any]:
     nodes = [
         node.node_id
         for node in view.nodes
-        if app.name in node.apps
-        and node_state(node, view, session.now_ms, session.lease_ms) in (NodeState.ALIVE, NodeState.LEAVING)
+        if app.name in node.apps and node_state(node, view, session.now_ms, session.lease_ms) in WORKING
     ]
     return {
         "app": app.name,

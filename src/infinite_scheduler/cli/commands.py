@@ -8,7 +8,15 @@ import typer
 
 from infinite_scheduler.cli.place import Debug, Json, Place, with_place
 
-AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.")]
+
+def _apps(context: typer.Context) -> list[str]:
+    from infinite_scheduler.cli.completion import app_names
+
+    return app_names(context)
+
+
+AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
 At = Annotated[
     str | None,
@@ -25,8 +33,10 @@ app = typer.Typer(
 )
 jobs = typer.Typer(help="Look at jobs, and change those that wait.")
 apps = typer.Typer(help="Look at apps, pause and resume them.")
+nodes = typer.Typer(help="Look at nodes, drain and resume them.")
 app.add_typer(jobs, name="jobs")
 app.add_typer(apps, name="apps")
+app.add_typer(nodes, name="nodes")
 
 
 def _show_version(wanted: bool) -> None:
@@ -78,6 +88,26 @@ def apps_root(context: typer.Context) -> None:
     _help_without_command(context)
 
 
+@nodes.callback(invoke_without_command=True)
+@with_place
+def nodes_root(place: Place, context: typer.Context) -> int:
+    """Look at nodes, drain and resume them; without a command: list them."""
+    if context.invoked_subcommand is None:
+        return _list_nodes(place)
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{param.opts[0]} goes after {context.invoked_subcommand}", context)
+    return 0
+
+
+def _list_nodes(place: Place) -> int:
+    from infinite_scheduler.cli.cluster import list_nodes
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, list_nodes)
+
+
 @app.command()
 def demo(json: Json = False, debug: Debug = False) -> int:
     """See it work: five messages through an SMS provider that fails at first. Takes about 10 s."""
@@ -94,6 +124,21 @@ def serve(place: Place) -> int:
     from infinite_scheduler.cli.serve import run_node
 
     return run_node(place)
+
+
+@app.command()
+@with_place
+def migrate(
+    place: Place,
+    create: Annotated[bool, typer.Option("--create", help="Make the database itself, if it is missing.")] = False,
+    days: Annotated[
+        int, typer.Option("--days", min=0, max=366, help="For how many days ahead to make tables.")
+    ] = 40,
+) -> int:
+    """Prepare a store: the schema, the configured apps and their tables for the days ahead."""
+    from infinite_scheduler.cli.migrate import prepare_store
+
+    return prepare_store(place, create=create, days=days)
 
 
 @app.command()
@@ -144,16 +189,6 @@ def schedule(
 
 @app.command()
 @with_place
-def nodes(place: Place) -> int:
-    """List the nodes, whether they live, and what they own."""
-    from infinite_scheduler.cli.cluster import list_nodes
-    from infinite_scheduler.cli.session import ask
-
-    return ask(place, list_nodes)
-
-
-@app.command()
-@with_place
 def explain(place: Place, job: JobIdText) -> int:
     """Say where a job is, who owns it, and why it has not fired."""
     from infinite_scheduler.cli.jobs import explain_job
@@ -166,7 +201,9 @@ def explain(place: Place, job: JobIdText) -> int:
 @with_place
 def jobs_list(
     place: Place,
-    name: Annotated[str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.", autocompletion=_apps)
+    ] = None,
     status: Annotated[
         str | None,
         typer.Option(
@@ -277,3 +314,34 @@ def apps_resume(place: Place, name: AppName) -> int:
     from infinite_scheduler.cli.session import Intent, ask
 
     return ask(place, lambda session: resume_app(session, name), Intent.ADD, app=name)
+
+
+@nodes.command("list")
+@with_place
+def nodes_list(place: Place) -> int:
+    """List the nodes, whether they live, what they own, and how far their clocks are from the store's."""
+    return _list_nodes(place)
+
+
+@nodes.command("drain")
+@with_place
+def nodes_drain(
+    place: Place,
+    node: NodeName,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the node owns nothing.")] = False,
+) -> int:
+    """Ask a node to give up its shards in good order and to take none, until it is resumed or restarted."""
+    from infinite_scheduler.cli.cluster import drain_node
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: drain_node(session, node, wait=wait), Intent.CHANGE)
+
+
+@nodes.command("resume")
+@with_place
+def nodes_resume(place: Place, node: NodeName) -> int:
+    """Let a node that was drained take shards again."""
+    from infinite_scheduler.cli.cluster import resume_node
+    from infinite_scheduler.cli.session import Intent, ask
+
+    return ask(place, lambda session: resume_node(session, node), Intent.CHANGE)

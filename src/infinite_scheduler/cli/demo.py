@@ -20,7 +20,7 @@ from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.scheduler import Scheduler
 
 APP: Final = "sms_retry"
-LADDER_MS: Final = (1000, 2000, 4000)
+LADDER: Final = ("1s", "2s", "4s")
 FIRST_MS: Final = 1500
 APART_MS: Final = 250
 TIME_LIMIT_S: Final = 25.0
@@ -92,7 +92,7 @@ class Demo:
                 overrides={"store.url": f"sqlite:///{Path(folder) / 'demo.db'}", "node.id": "demo"}, environ={}
             )
             scheduler = Scheduler(settings=settings, observers=[self._watch])
-            scheduler.app(APP, retry=RetryPolicy(delays_ms=LADDER_MS, jitter=0.0, max_attempts=5))(self._send)
+            scheduler.app(APP, retry=RetryPolicy(delays=LADDER, jitter=0.0, max_attempts=5))(self._send)
             async with scheduler:
                 await self._accept(scheduler)
                 with suppress(TimeoutError):

@@ -13,13 +13,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from infinite_scheduler.cli.demo import LADDER_MS, MESSAGES, Demo, Message, Summary
+from infinite_scheduler.cli.demo import LADDER, MESSAGES, Demo, Message, Summary
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.model import moment
 
 REFRESH_S = 0.08
-LADDER = ", ".join(f"{ms // 1000} s" for ms in LADDER_MS)
-STORY = f"An SMS provider that is down at first. What it refuses is tried again after {LADDER}."
+STORY = f"An SMS provider that is down at first. What it refuses is tried again after {', '.join(LADDER)}."
 
 
 async def play_live(screen: Console) -> Summary:

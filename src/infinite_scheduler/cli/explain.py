@@ -8,7 +8,9 @@ import msgspec
 from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
 from infinite_scheduler.store.base import NodeInfo, ShardInfo, Survey, View
-from infinite_scheduler.store.sql.tables import table_of
+from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
+
+PROGRAM = "infinite-scheduler"
 
 BUSY_MS = 1000
 """A job that is overdue by less is on its way; deliveries that run longer are written down as running."""
@@ -35,8 +37,16 @@ class NodeState(enum.StrEnum):
 
     ALIVE = "alive"
     LEAVING = "leaving"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    CLOCK_OFF = "clock off"
     SILENT = "silent"
     DEAD = "dead"
+
+
+LIVING = (NodeState.ALIVE, NodeState.LEAVING, NodeState.DRAINING, NodeState.DRAINED, NodeState.CLOCK_OFF)
+WORKING = (NodeState.ALIVE, NodeState.LEAVING)
+"""The states of nodes that live, and of those among them that do not hold back."""
 
 
 class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +80,21 @@ def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeSt
     """Whether a node lives, as far as one look can tell."""
     if node.nonce in view.dead:
         return NodeState.DEAD
-    if now_ms - node.beat_ms > lease_ms:
+    if silence_ms(node, view, now_ms) > lease_ms:
         return NodeState.SILENT
+    if node.clock_off:
+        return NodeState.CLOCK_OFF
+    if node.drain_asked:
+        owns = any(info.owner.nonce == node.nonce for info in view.shards)
+        return NodeState.DRAINING if owns or not node.draining else NodeState.DRAINED
     return NodeState.LEAVING if node.draining else NodeState.ALIVE
+
+
+def silence_ms(node: NodeInfo, view: View, now_ms: int) -> int:
+    """How long ago its last sign of life was: by the store's clock, where it has one and the node has compared."""
+    if view.clock is None or node.clock_offset_ms is None:
+        return max(0, now_ms - node.beat_ms)
+    return max(0, view.clock.store_ms - (node.beat_ms + node.clock_offset_ms))
 
 
 def explain(record: JobRecord, survey: Survey, now_ms: int, lease_ms: int) -> Explanation:
@@ -91,11 +113,9 @@ class _Case:
             node.nonce: node_state(node, self.view, now_ms, lease_ms) for node in self.view.nodes
         }
         self.nodes = {node.nonce: node for node in self.view.nodes}
-        self.able = [
-            node
-            for node in self.view.nodes
-            if self.job.app in node.apps and self.states[node.nonce] in (NodeState.ALIVE, NodeState.LEAVING)
-        ]
+        living = [node for node in self.view.nodes if self.job.app in node.apps and self.states[node.nonce] in LIVING]
+        self.able = [node for node in living if self.states[node.nonce] in WORKING]
+        self.holding_back = [node for node in living if self.states[node.nonce] not in WORKING]
         wanted = Shard(self.job.app, self.job.shard)
         self.shard: ShardInfo | None = next((info for info in self.view.shards if info.shard == wanted), None)
         self.owner = self._owner()
@@ -108,7 +128,7 @@ class _Case:
             status=self.record.status,
             attempt=self.job.attempt,
             due_ms=self.job.due_ms,
-            table=table_of(self.job.app, self.job.key),
+            table=self._span().table_of(self.job.app, self.job.key),
             shard=self.job.shard,
             owner=self.owner,
             line_ms=self.shard.line_ms if self.shard else None,
@@ -117,6 +137,9 @@ class _Case:
             why=why,
             notes=() if self.record.status.final else tuple(self._notes(reason)),
         )
+
+    def _span(self) -> Span:
+        return next((span_of(app.span) for app in self.view.apps if app.name == self.job.app), DAILY)
 
     def _owner(self) -> OwnerView | None:
         if self.shard is None or self.shard.released:
@@ -159,7 +182,7 @@ class _Case:
     def _in_flight(self, running: Attempt) -> str:
         since = f"since {iso(running.started_ms)}, {relative(running.started_ms, self.now_ms)}"
         text = f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
-        lives = any(node.node_id == running.node for node in self.able)
+        lives = any(node.node_id == running.node for node in [*self.able, *self.holding_back])
         return text if lives else f"{text}; but that node does not live any more: another one hands it over again"
 
     def _early(self) -> tuple[Reason, str]:
@@ -179,10 +202,10 @@ class _Case:
         if self.paused:
             return Reason.PAUSED, f"{overdue}, but app {self.job.app} is paused"
         if not self.able:
-            return Reason.NO_NODE, f"{overdue}, but no running node has a handler for app {self.job.app}"
+            return Reason.NO_NODE, f"{overdue}, but {self._nobody()}"
         if self.shard is None or self.owner is None:
             return Reason.NO_OWNER, f"{overdue}, but nobody owns its shard at the moment; a node will take it"
-        if self.owner.state not in (NodeState.ALIVE, NodeState.LEAVING):
+        if self.owner.state not in LIVING:
             return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
         if self.shard.line_ms <= self.job.due_ms:
             return Reason.NOT_LOADED, (
@@ -202,16 +225,29 @@ class _Case:
         name = f"its owner {self.owner.node}"
         if self.owner.state is NodeState.DEAD:
             return f"the process of {name} has ended"
-        return f"{name} has been silent for {span(self.now_ms - self.nodes[self.owner.nonce].beat_ms)}"
+        node = self.nodes[self.owner.nonce]
+        return f"{name} has been silent for {span(silence_ms(node, self.view, self.now_ms))}"
+
+    def _nobody(self) -> str:
+        """Why no node hands over jobs of this app."""
+        if not self.holding_back:
+            return f"no running node has a handler for app {self.job.app}"
+        each = [f"{node.node_id} is {_HELD_BACK[self.states[node.nonce]]}" for node in self.holding_back]
+        return f"no node with a handler for app {self.job.app} takes shards: {', '.join(each)}"
 
     def _notes(self, reason: Reason) -> list[str]:
         """What will matter when its moment comes, and what to do."""
         app = self.job.app
         notes = []
         if self.paused:
-            notes.append(f"app {app} is paused; resume it: infinite-scheduler apps resume {app}")
-        if not self.able:
-            notes.append(f"no node runs app {app}; start one: infinite-scheduler serve --config FILE")
+            notes.append(f"app {app} is paused; resume it: {PROGRAM} apps resume {app}")
+        for node in self.holding_back if not self.able else ():
+            if self.states[node.nonce] is NodeState.CLOCK_OFF:
+                notes.append(f"node {node.node_id}: set its machine's clock, by chrony or another NTP service")
+            else:
+                notes.append(f"node {node.node_id} was drained; let it go on: {PROGRAM} nodes resume {node.node_id}")
+        if not self.able and not self.holding_back:
+            notes.append(f"no node runs app {app}; start one: {PROGRAM} serve --config FILE")
         elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
             notes.append(f"{self._silence()}; another node takes its shards over")
         failed = self._last_failure()
@@ -221,3 +257,8 @@ class _Case:
 
 
 _GONE = (NodeState.SILENT, NodeState.DEAD, None)
+_HELD_BACK = {
+    NodeState.DRAINING: "draining, as an operator asked",
+    NodeState.DRAINED: "drained, as an operator asked",
+    NodeState.CLOCK_OFF: "too far from the store's clock",
+}

@@ -90,7 +90,7 @@ def _print_list(session: Session, records: list[JobRecord], cursor: str | None) 
             for record in records
         ],
         whole=("job", "status", "due", "when"),
-        spare=("tags", "name", "priority", "attempt", "due"),
+        spare=("tags", "name", "priority", "attempt", "due", "app"),
     )
     if cursor is not None:
         session.out.note(f"there are more: --cursor {cursor}")

@@ -22,6 +22,10 @@ STATUS_STYLES: Final = {
     "cancelled": "dim",
     "alive": "green",
     "leaving": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
+    "clock off": "red",
+    "no node": "red",
     "silent": "red",
     "dead": "red",
     "paused": "yellow",
@@ -60,17 +64,25 @@ class Output:
         """Rows under their headings.
 
         The columns named `whole` are never wrapped; those named `spare` are left out, the first one first, where the
-        window is too narrow.
+        window is too narrow, and a note says which.
         """
         cells = [[cell(value) for value in row] for row in rows]
         shown = [name for number, name in enumerate(columns) if any(row[number] for row in cells)]
         table = _table(columns, cells, shown, whole)
+        left_out = []
         for name in spare:
             if self._fits(table):
                 break
-            shown = [other for other in shown if other != name]
-            table = _table(columns, cells, shown, whole)
+            if name in shown:
+                shown.remove(name)
+                left_out.append(name)
+                table = _table(columns, cells, shown, whole)
+        if not self._fits(_table(columns, cells, [name for name in shown if name in whole], whole)):
+            table = _table(columns, cells, shown, ())  # rather folded than cut
         self.console.print(table)
+        if left_out and self.console.is_terminal:
+            note = f"left out for width: {', '.join(left_out)}; --json has everything"
+            self.errors.print(Text(note, style="dim"))
 
     def _fits(self, table: Table) -> bool:
         unlimited = self.console.options.update(width=10_000)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import typer
 
 from infinite_scheduler.cli.commands import app
+from infinite_scheduler.cli.completion import rejoin_words
 from infinite_scheduler.errors import (
     HandlerTimeout,
     InvalidRequest,
@@ -20,10 +21,13 @@ from infinite_scheduler.errors import (
     TooLate,
     Unavailable,
     UnknownJob,
+    UnknownNode,
     WorkerDied,
 )
 
 PROGRAM: Final = "infinite-scheduler"
+COMPLETION: Final = "_INFINITE_SCHEDULER_COMPLETE"
+"""The variable by which a shell asks for completions."""
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -36,6 +40,7 @@ INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells have it
 _CODES: Final[Sequence[tuple[type[SchedulerError], int]]] = (
     (InvalidRequest, BAD_INPUT),
     (UnknownJob, NOT_FOUND),
+    (UnknownNode, NOT_FOUND),
     (TooLate, TOO_LATE),
     (HandlerTimeout, FAILURE),
     (WorkerDied, FAILURE),
@@ -50,6 +55,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     _accept_any_text()
     try:
+        if os.environ.get(COMPLETION) == "complete_bash":
+            rejoin_words(os.environ)
         code = app(given, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):

@@ -10,11 +10,11 @@ import msgspec
 
 from infinite_scheduler.cli.output import plain
 from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.session import shown_url
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
 from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.store.sql.server.masking import masked
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> 
 
 def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
     settings = scheduler.settings
-    apps, url = sorted(settings.apps), shown_url(settings.store.url)
+    apps, url = sorted(settings.apps), masked(settings.store.address_url)
     if as_json:
         line = {"event": "started", "node": scheduler.node_id, "store": url, "apps": apps, "pid": os.getpid()}
         print(msgspec.json.encode(line).decode(), flush=True)

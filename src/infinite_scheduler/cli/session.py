@@ -11,7 +11,6 @@ from infinite_scheduler.cli.place import Place
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
-from infinite_scheduler.config.values import show
 from infinite_scheduler.errors import StoreMismatch, StoreUnavailable
 from infinite_scheduler.store.sql.sqlite import MEMORY, is_store, path_of
 
@@ -51,10 +50,15 @@ def ask(place: Place, question: Question, intent: Intent = Intent.LOOK, *, app: 
 
 async def _ask(place: Place, settings: Settings, question: Question, intent: Intent, app: str | None) -> int:
     if not (intent is Intent.ADD and app in settings.apps):
-        check_there(settings.store.url)
+        check_there(settings.store.address_url)
     async with Client(settings=settings) as client:
         await _register(client, settings, intent)
         return await question(Session(client, Output(as_json=place.as_json), settings)) or 0
+
+
+def is_there(url: str) -> bool:
+    """Can the store be opened without making a SQLite file?"""
+    return not url.startswith("sqlite:") or (path_of(url) != MEMORY and Path(path_of(url)).exists())
 
 
 def check_there(url: str) -> None:
@@ -64,7 +68,7 @@ def check_there(url: str) -> None:
     path = path_of(url)
     if path == MEMORY:
         return
-    if not Path(path).exists():
+    if not is_there(url):
         raise StoreUnavailable(
             f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, "
             "and so does `schedule` with a configuration that names the app"
@@ -81,8 +85,3 @@ async def _register(client: Client, settings: Settings, intent: Intent) -> None:
     for name, app in settings.apps.items():
         if name not in known:
             await client.register(name, app.shards)
-
-
-def shown_url(url: str) -> str:
-    """The store's URL without a password."""
-    return show(url).strip('"')

@@ -3,15 +3,20 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from math import ceil
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from infinite_scheduler.errors import InvalidTime
 from infinite_scheduler.model import MAX_DUE_MS
 
+Delay = timedelta | str | float
+"""A length of time: a timedelta, text such as "90s" or "1h30m", or seconds."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENTS: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone), '+90s', 'in 1h30m', 'now' or epoch milliseconds"
-_DELAYS: Final = "'90s', '5m', '1h30m', '200ms', '2d', '1w' or a number of seconds"
+_DELAYS: Final = "'90s', '5m', '1h30m', '200ms', '2d', '1w', a number of seconds or a timedelta"
 
 # Nothing that can be read is longer. The limit keeps Python from refusing thousands of digits, and messages short.
 _LONGEST: Final = 64
@@ -66,27 +71,26 @@ def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
 
 
 def parse_duration(value: object) -> int:
-    """Read a delay into milliseconds, or raise InvalidTime.
+    """Read a length of time into milliseconds, or raise InvalidTime: requests, policies and settings are read alike.
 
-    Accepted are `90s`, `5m`, `1h30m`, `200ms`, `2d`, `1w` and a plain number, which counts seconds. A fraction of a
-    millisecond is rounded up.
+    Accepted are `90s`, `5m`, `1h30m`, `200ms`, `2d`, `1w`, a plain number, which counts seconds, and `timedelta`. A
+    fraction of a millisecond is rounded up.
     """
-    if isinstance(value, str):
-        text = value.strip()
-    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_DUE_MS:
-        text = str(value)
-    else:
-        raise _no_delay(value)
-    if len(text) > _LONGEST:
-        raise _no_delay(value)
-    if text.startswith("-"):
-        raise InvalidTime(f"a delay cannot be negative: {_shown(value)}; expected {_DELAYS}")
-    delay = _from_units(f"{text}s" if _SECONDS.fullmatch(text) else text)
+    delay: Decimal | int | None = None
+    match value:
+        case str() if len(value.strip()) <= _LONGEST:
+            delay = _from_delay_text(value.strip())
+        case timedelta():
+            delay = Decimal(value // timedelta(microseconds=1)) / 1000
+        case int() | float() if not isinstance(value, bool) and abs(value) <= MAX_DUE_MS:
+            delay = Decimal(str(value)) * 1000
     if delay is None:
-        raise _no_delay(value)
+        raise InvalidTime(f"{_shown(value)} is no delay; expected {_DELAYS}")
+    if delay < 0:
+        raise InvalidTime(f"a delay cannot be negative: {_shown(value)}; expected {_DELAYS}")
     if delay > MAX_DUE_MS:
         raise InvalidTime(f"the delay {_shown(value)} is too long; expected less than 8,000 years")
-    return delay
+    return ceil(delay)
 
 
 def _from_text(text: str, now_ms: int, zone: ZoneInfo) -> int:
@@ -161,6 +165,13 @@ def _field(value: Mapping[Any, Any], part: str, name: str, default: int | None =
     return found
 
 
+def _from_delay_text(text: str) -> int | None:
+    """Milliseconds, negative ones too; None if it cannot be read."""
+    if text.startswith("-"):
+        return -1
+    return _from_units(f"{text}s" if _SECONDS.fullmatch(text) else text)
+
+
 def _from_units(text: str) -> int | None:
     """Add up parts like `1h30m`, larger units first; None if it is anything else."""
     nanos = 0
@@ -184,10 +195,6 @@ def _no_moment(value: object) -> InvalidTime:
     return InvalidTime(f"{_shown(value)} is no moment; expected {_MOMENTS}")
 
 
-def _no_delay(value: object) -> InvalidTime:
-    return InvalidTime(f"{_shown(value)} is no delay; expected {_DELAYS}")
-
-
 def _shown(value: object) -> str:
     """What was given, short enough for a message."""
     match value:
@@ -195,7 +202,7 @@ def _shown(value: object) -> str:
             return repr(value) if len(value) <= _LONGEST else f"{value[:_LONGEST]!r}..."
         case int() if abs(value) >> 64:
             return f"a number of {value.bit_length()} bits"
-        case None | bool() | int() | float() | date():
+        case None | bool() | int() | float() | date() | timedelta():
             return str(value)
         case _:
             return f"a value of type {type(value).__name__}"

@@ -1,7 +1,10 @@
 """What happens to a job that comes too late."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from infinite_scheduler.errors import InvalidTime
+from infinite_scheduler.policy.calendar import Delay, parse_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +30,26 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class ExpireAfter:
-    """A job that is later than a duration of its own expires; the misfire threshold does not matter."""
+    """A job that is later than a duration of its own expires; the misfire threshold does not matter.
 
-    ms: int
+    The duration is given as in the settings: text such as "5m", a `timedelta` or a number of seconds.
+    """
+
+    expire_after: Delay
+    _ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.ms < 0:
-            raise ValueError(f"expire_after is {self.ms} ms; expected 0 or more")
+        try:
+            object.__setattr__(self, "_ms", parse_duration(self.expire_after))
+        except InvalidTime as error:
+            raise ValueError(f"expire_after: {error}") from None
 
     def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:  # noqa: ARG002
         """None to fire, or why the job expires."""
         late_ms = _late_ms(due_ms, accepted_ms, now_ms)
-        if late_ms <= self.ms:
+        if late_ms <= self._ms:
             return None
-        return f"{late_ms} ms late, more than expire_after of {self.ms} ms"
+        return f"{late_ms} ms late, more than expire_after of {self._ms} ms"
 
 
 Misfire: TypeAlias = FireNow | Skip | ExpireAfter

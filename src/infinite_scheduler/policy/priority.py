@@ -11,6 +11,8 @@ T = TypeVar("T")
 TURNS: Final = 8
 """Takes from higher priorities after which a lower one that waits has its turn."""
 
+_LOWEST_FIRST: Final = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
+
 # Consumed places at the start of a bucket are cut off once they are this many and half of it.
 _CUT = 1024
 
@@ -68,18 +70,34 @@ class PriorityQueue(Generic[T]):
             return self._lanes[priority].first
         return min((first for lane in self._lanes if (first := lane.first) is not None), default=None)
 
-    def drop_last(self) -> T:
-        """Take the item of the lowest priority with the latest due, to make room; IndexError if there is none."""
-        high, normal, low = self._lanes
-        if low.size:
-            self._low_passed = self._low_passed if low.size > 1 else 0
-            return low.drop_last()
-        if normal.size:
-            self._normal_passed = self._normal_passed if normal.size > 1 else 0
-            return normal.drop_last()
-        if high.size:
-            return high.drop_last()
-        raise IndexError("drop from an empty queue")
+    def waiting(self, priority: Priority) -> int:
+        """How many items of a priority wait."""
+        return self._lanes[priority].size
+
+    def drop_last(self, by: Priority, share: int, *, owed: bool = False) -> T | None:
+        """Take the item that makes room for one of priority `by`, or None: the latest of the priority that spares one.
+
+        Lower priorities spare what they have beyond `share`, the lowest first. If room is `owed` to this one, a higher
+        priority spares one; otherwise its own does.
+        """
+        for priority in _LOWEST_FIRST:
+            if priority <= by:
+                break
+            if self._lanes[priority].size > share:
+                return self._drop_last_of(priority)
+        if owed and by is Priority.LOW and self._lanes[Priority.NORMAL].size > share:
+            return self._drop_last_of(Priority.NORMAL)
+        if owed and self._lanes[Priority.HIGH].size:
+            return self._drop_last_of(Priority.HIGH)
+        return self._drop_last_of(by) if self._lanes[by].size else None
+
+    def _drop_last_of(self, priority: Priority) -> T:
+        lane = self._lanes[priority]
+        item = lane.drop_last()
+        if not lane.size:
+            self._low_passed = 0 if priority is Priority.LOW else self._low_passed
+            self._normal_passed = 0 if priority is Priority.NORMAL else self._normal_passed
+        return item
 
 
 class _Lane(Generic[T]):

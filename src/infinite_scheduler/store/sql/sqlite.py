@@ -14,13 +14,15 @@ from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, 
 from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
+from infinite_scheduler.store.sql.server.masking import masked
 from infinite_scheduler.store.sql.sqlite_checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
-from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions, Worker
+from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions
 from infinite_scheduler.store.sql.sqlite_turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.upkeep import Keeper
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
+from infinite_scheduler.store.sql.worker import Worker
 
 MEMORY: Final = ":memory:"
 LANE: Final = "lane"
@@ -73,8 +75,9 @@ class SqliteDatabase(Database):
     def _checkpoint_beside(self) -> None:
         worker, transactions = self._open[LANE]
         if worker is not None:
-            self._checkpointer = Checkpointer(partial(connect, self._path), partial(_finish_log, worker, transactions))
-            transactions.committed = self._checkpointer.committed
+            finish = partial(_finish_log, worker, transactions)
+            self._checkpointer = Checkpointer(self._path, partial(connect, self._path), finish)
+            transactions.committed, transactions.failed = self._checkpointer.committed, self._checkpointer.failed
 
     async def _connect(self, name: str) -> None:
         if self._inline:
@@ -100,8 +103,10 @@ class SqliteDatabase(Database):
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
             # Who only looks must not have to wait for the write lock.
-            if name != READER and transactions.read(lambda _: version_of(cursor, dialect)) < VERSION:
-                transactions.write(lambda _: migrate(cursor, dialect))
+            if name != READER:
+                self.found = transactions.read(lambda _: version_of(cursor, dialect))
+                if self.found < VERSION:
+                    transactions.write(lambda _: migrate(cursor, dialect))
         except BaseException:
             connection.close()
             raise
@@ -218,10 +223,20 @@ def check_place(path: str) -> None:
         raise StoreBroken(f"{path} is a folder: name a file for the database")
 
 
+def glance(path: str) -> sqlite3.Connection:
+    """A connection that reads what is there and makes no file: to be read-only is not enough, SQLite makes its log."""
+    place = os.path.realpath(path)
+    log, index = (os.access(f"{place}{suffix}", os.F_OK) for suffix in ("-wal", "-shm"))
+    if log and not index:
+        raise sqlite3.OperationalError("the log cannot be read without making a file")
+    unlogged = "" if log else "&immutable=1"
+    return sqlite3.connect(f"file:{quote(place)}?mode=ro{unlogged}", uri=True, timeout=0)
+
+
 def is_store(path: str) -> bool:
     """Could this file be a store of ours? One that cannot be read is left to the error of opening it."""
     try:
-        with closing(sqlite3.connect(f"file:{quote(os.path.realpath(path))}?mode=ro", uri=True)) as connection:
+        with closing(glance(path)) as connection:
             return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'scheduler_schema'").fetchall())
     except sqlite3.Error:
         return True
@@ -233,13 +248,13 @@ def path_of(url: str) -> str:
     place, _, options = rest.partition("?")
     if options:
         raise ConfigError(
-            f"store URL {url!r} has options ({options}); SQLite takes none here: leave out what follows the '?'"
+            f"store URL {masked(url)!r} has options; SQLite takes none here: leave out what follows the '?'"
         )
     if rest == url or not place.startswith("///"):
         raise ConfigError(
-            f"store URL {url!r} is no SQLite URL; one looks like sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
+            f"store URL {masked(url)!r} is no SQLite URL; one looks like sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
         )
     path = place.removeprefix("///")
     if not path:
-        raise ConfigError(f"store URL {url!r} names no file; one that does looks like sqlite:///jobs.db")
+        raise ConfigError(f"store URL {masked(url)!r} names no file; one that does looks like sqlite:///jobs.db")
     return path

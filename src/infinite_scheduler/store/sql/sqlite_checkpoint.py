@@ -1,15 +1,21 @@
 """Moves what was committed from SQLite's log into the database file, beside the lane."""
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 FRAMES: Final = 8000
 """So many pages (32 MB) are left in the log between two checkpoints: rare enough that their syncs are not felt."""
 
-LONG_LOG: Final = 2 * FRAMES
-"""A log of so many pages is brought to its end in the lane, or under steady load it would grow for ever."""
+LONG_LOG: Final = 2
+"""A log of so many times that is brought to its end in the lane, or under steady load it would grow for ever."""
+
+PAGE: Final = 4096
+SHARE: Final = 4
+"""On a small disk the log is left this part of the space: to move it into the database may take as much again."""
 
 LEAST: Final = 500
 MOST: Final = 20_000
@@ -27,11 +33,14 @@ class Checkpointer:
     the lane.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], finish: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, path: str, connect: Callable[[], sqlite3.Connection], finish: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._path = path
         self._connect = connect
         self._finish = finish
         self._written = 0
-        self._enough = FRAMES
+        self._enough = frames_for(path)
         self._wake = threading.Event()
         self._finished = threading.Event()
         self._stopped = False
@@ -43,6 +52,10 @@ class Checkpointer:
         self._written += rows + COMMIT
         if self._written >= self._enough:
             self._wake.set()
+
+    def failed(self) -> None:
+        """A commit was refused: if for want of space, then the log, once it is moved, has some."""
+        self._wake.set()
 
     def close(self) -> None:
         """Stop, after the checkpoint that may be under way."""
@@ -60,11 +73,12 @@ class Checkpointer:
             frames = checkpoint(connection)
             if frames is None:
                 continue
+            most = frames_for(self._path)
             added = frames - before if frames > before else frames
             if added > 0:
-                self._enough = min(MOST, max(LEAST, FRAMES * written // added))
+                self._enough = min(MOST, max(LEAST, FRAMES * written // added)) * most // FRAMES
             before = frames
-            if frames >= LONG_LOG:
+            if frames >= LONG_LOG * most:
                 self._finish_in_lane()
         connection.close()
 
@@ -74,6 +88,15 @@ class Checkpointer:
         if not self._stopped:
             self._finish(self._finished.set)
             self._finished.wait()
+
+
+def frames_for(path: str) -> int:
+    """How many pages may be left in the log: fewer on a disk that has little space for it."""
+    try:
+        disk, log = os.statvfs(path), Path(f"{path}-wal").stat().st_size  # a log that starts over uses its space again
+    except OSError:
+        return FRAMES
+    return max(1, min(FRAMES, (disk.f_bavail * disk.f_frsize + log) // SHARE // PAGE))
 
 
 def checkpoint(connection: sqlite3.Connection) -> int | None:

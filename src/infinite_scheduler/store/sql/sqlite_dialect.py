@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from infinite_scheduler.model import Shard
-from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, places
+from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, places, read_shards
 
 BLOCK: Final = 100
 """Rows of one INSERT or UPDATE. The driver gives up the interpreter's lock once a statement: with a busy event loop
@@ -22,6 +22,7 @@ class SqliteDialect(Dialect):
     reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
     payload = "CAST(job_data AS BLOB)"
+    payload_size = "length(CAST(job_data AS BLOB))"
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         whole = len(rows) - len(rows) % BLOCK
@@ -57,8 +58,10 @@ class SqliteDialect(Dialect):
     def has_tag(self) -> str:
         return "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)"
 
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], *, exclusive: bool) -> None:
+    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
         """Every transaction that writes holds the one lock there is, from its beginning."""
+        del exclusive
+        return read_shards(self, cursor, shards, columns)
 
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
         """The oldest have the smallest rowid, so no index by time is needed."""

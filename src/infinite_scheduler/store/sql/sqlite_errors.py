@@ -52,6 +52,15 @@ def translated(error: sqlite3.Error, path: str) -> SchedulerError:
             return StoreBroken(f"the database {path} refused a statement ({error})")
 
 
+def replaced(error: sqlite3.Error | None, path: str) -> SchedulerError:
+    """The error when the path leads to another file than the one that is open: nobody else sees what is written."""
+    told = f" ({error})" if error else ""
+    return StoreBroken(
+        f"the database file {path} was deleted or replaced while in use{told}; nothing more is written to the old one: "
+        "put it back, or start this process again"
+    )
+
+
 def too_busy(error: sqlite3.Error, path: str, waited_s: float) -> SchedulerError:
     """The error when somebody stays in the way."""
     return StoreUnavailable(

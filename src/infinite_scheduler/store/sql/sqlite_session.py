@@ -1,22 +1,28 @@
 """Transactions on one SQLite connection, run by a thread of their own or in the caller's."""
 
-import asyncio
+import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from infinite_scheduler.errors import StoreBroken, StoreUnavailable
+from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.rows import RunAgain
 from infinite_scheduler.store.sql.sqlite_checkpoint import checkpoint
-from infinite_scheduler.store.sql.sqlite_errors import in_doubt, is_busy, is_missing_table, too_busy, translated
+from infinite_scheduler.store.sql.sqlite_errors import (
+    in_doubt,
+    is_busy,
+    is_missing_table,
+    replaced,
+    too_busy,
+    translated,
+)
 from infinite_scheduler.store.sql.sqlite_turns import pause
 from infinite_scheduler.store.sql.statements import Body, Session
+from infinite_scheduler.store.sql.worker import Worker
 
 T = TypeVar("T")
 
@@ -41,8 +47,11 @@ class Transactions:
         self._statements = statements
         self._path = path
         self._turns = turns or nullcontext()
+        self._file = file_at(path)
         self.committed: Callable[[int], None] = lambda _rows: None
         """Told how many rows each commit has changed."""
+        self.failed: Callable[[], None] = lambda: None
+        """Told of commits that the database has refused."""
 
     def prepare(self, pragmas: Mapping[str, str]) -> None:
         """Set the connection up."""
@@ -57,7 +66,11 @@ class Transactions:
     def write(self, body: Body[T]) -> T:
         """Run the body under the write lock, and commit."""
         before = self._connection.total_changes
-        result = self._insist(lambda: self._run(self._begin_write, body))
+        try:
+            result = self._insist(lambda: self._run(self._begin_write, body))
+        except StoreBroken:
+            self.failed()
+            raise
         self.committed(self._connection.total_changes - before)
         return result
 
@@ -90,7 +103,7 @@ class Transactions:
                 return step()
             except sqlite3.Error as error:
                 if not is_busy(error):
-                    raise translated(error, self._path) from error
+                    raise (replaced if self._moved() else translated)(error, self._path) from error
                 waited_s = time.monotonic() - began
                 if waited_s > PATIENCE_S:
                     raise too_busy(error, self._path, waited_s) from error
@@ -125,16 +138,32 @@ class Transactions:
             self._insist(lambda: self._connection.execute("BEGIN IMMEDIATE"))
 
     def _commit(self) -> None:
+        if self._moved():
+            self._roll_back()
+            raise replaced(None, self._path)
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             raise in_doubt(error, self._path) from error
 
+    def _moved(self) -> bool:
+        """Does the path lead to another file than the one that is open? To look costs little beside a commit."""
+        return file_at(self._path) != self._file
+
     def _roll_back(self) -> None:
         self._statements.forget()  # tables that this transaction made are gone again
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+
+def file_at(path: str) -> tuple[int, int] | None:
+    """What file this is, whatever its name; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - for every commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class InlineSession(Session):
@@ -158,58 +187,6 @@ class InlineSession(Session):
         """The database closes its connections."""
 
 
-class Worker:
-    """A thread that does one thing after the other, for callers in any event loop."""
-
-    def __init__(self, name: str) -> None:
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    async def do(self, step: Callable[[], T]) -> T:
-        """Do this after everything that was asked before; a caller who stops waiting does not stop what has begun."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            if future.cancelled():
-                return
-            try:
-                result = step()
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                _tell(loop, _fail, future, error)
-            else:
-                _tell(loop, _resolve, future, result)
-
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailable("the store is closed")
-            self._queue.put(work)
-        return await future
-
-    def post(self, step: Callable[[], None]) -> None:
-        """Do this after everything that was asked before; nobody waits for it."""
-        with self._lock:
-            if not self._closed:
-                self._queue.put(step)
-
-    def stop(self) -> None:
-        """Finish what was asked before, then end."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._queue.put(None)
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()
-
-
 class ThreadSession(Session):
     """Transactions in the thread of a worker, which several sessions may share."""
 
@@ -230,20 +207,3 @@ class ThreadSession(Session):
 
     async def close(self) -> None:
         """The database closes its connections."""
-
-
-def _tell(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(*call)
-    except RuntimeError:  # the loop is closed: nobody waits any more
-        return
-
-
-def _resolve(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

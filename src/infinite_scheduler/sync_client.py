@@ -1,0 +1,139 @@
+"""The client for programs without an event loop: one thin facade, in a thread with a loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from infinite_scheduler.client import Client, NewJob
+from infinite_scheduler.config import Settings
+from infinite_scheduler.errors import Unavailable
+from infinite_scheduler.model import Accepted, JobRecord
+from infinite_scheduler.store.base import AppInfo, Found, Survey
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """The client for programs without an event loop: the same calls, each waits for its result.
+
+    Use it as `with SyncClient("sqlite:///scheduler.db") as client`. It may be shared between threads.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | Mapping[str, Any] | None = None) -> None:
+        self._client = Client(url, settings=settings)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
+        self._thread.start()
+        try:
+            self._run(self._client.open())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._run(self._client.close())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        thread, self._thread = self._thread, None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if thread is not None:
+            thread.join()
+        self._loop.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None:
+            call.close()
+            raise Unavailable("not open: use `with SyncClient(...) as client`")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("the client was closed while it waited") from None
+
+    def register(self, app: str, shards: int | None = None) -> AppInfo:
+        """See Client.register."""
+        return self._run(self._client.register(app, shards))
+
+    def schedule(self, app: str, data: Any = None, **options: Any) -> Accepted:
+        """See Client.schedule."""
+        return self._run(self._client.schedule(app, data, **options))
+
+    def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """See Client.schedule_many."""
+        return self._run(self._client.schedule_many(app, jobs))
+
+    def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
+        """See Client.enqueue."""
+        return self._client.enqueue(connection, app, jobs)
+
+    def cancel(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.cancel."""
+        return self._run(self._client.cancel(job_id, **options))
+
+    def reschedule(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.reschedule."""
+        return self._run(self._client.reschedule(job_id, **options))
+
+    def run_now(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.run_now."""
+        return self._run(self._client.run_now(job_id, **options))
+
+    def retry(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.retry."""
+        return self._run(self._client.retry(job_id, **options))
+
+    def get(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.get."""
+        return self._run(self._client.get(job_id, **options))
+
+    def find(self, app: str | None = None, **filters: Any) -> Found:
+        """See Client.find."""
+        return self._run(self._client.find(app, **filters))
+
+    def wait(self, job_id: str, **options: Any) -> JobRecord:
+        """See Client.wait."""
+        return self._run(self._client.wait(job_id, **options))
+
+    def pause(self, app: str) -> None:
+        """See Client.pause."""
+        self._run(self._client.pause(app))
+
+    def resume(self, app: str) -> None:
+        """See Client.resume."""
+        self._run(self._client.resume(app))
+
+    def drain_node(self, node_id: str) -> int:
+        """See Client.drain_node."""
+        return self._run(self._client.drain_node(node_id))
+
+    def resume_node(self, node_id: str) -> int:
+        """See Client.resume_node."""
+        return self._run(self._client.resume_node(node_id))
+
+    def survey(self) -> Survey:
+        """See Client.survey."""
+        return self._run(self._client.survey())
+
+
+async def _cancel_others() -> None:
+    """Let nobody wait for ever in an event loop that is about to stop."""
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
