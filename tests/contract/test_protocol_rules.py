@@ -1,7 +1,7 @@
 """Rules of the line protocol that one transaction keeps: each test fails when its rule is taken out of the body."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
@@ -84,6 +84,29 @@ async def test_a_scan_skips_an_entry_that_no_longer_equals_the_due_moment_of_its
     await session.write(body)
     assert list((await scan(session, NOW + 9000)).jobs) == [], "neither its first moment nor the one in between"
     assert [(j.key, j.due_ms) for j in (await scan(session, LINE)).jobs] == [(key, NOW + 9000)]
+
+
+async def test_the_entries_of_a_page_are_read_up_to_where_its_rows_were(session: Session) -> None:
+    first, second = await add(session, NOW + 1000), await add(session, NOW + 2000)
+    ends = []
+
+    def body(tx: Statements) -> Page:
+        read = tx.scan_entries
+
+        def noted(scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
+            ends.append(scan.end)
+            return read(scan)
+
+        wanted = Scan(app=APP, shards=frozenset({0}), start=start_of(0), end=start_of(LINE), limit=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tx, "scan_entries", noted)
+            return owner.scan(tx, wanted)
+
+    page = await session.read(body)
+    assert [j.key for j in page.jobs] == [first]
+    assert page.next is not None
+    assert first < page.next <= second
+    assert ends == [page.next]
 
 
 # Rule 6: exactly the requests that were read are consumed

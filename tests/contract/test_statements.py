@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from infinite_scheduler.model import (
@@ -120,7 +121,7 @@ class StatementsContract:
 
     @pytest.fixture
     async def session(self, database: Database) -> Session:
-        session = database.session("door")
+        session = database.session("lane-0")
 
         def body(tx: Statements) -> None:
             for app in (SMS, MAIL):
@@ -130,6 +131,18 @@ class StatementsContract:
         return session
 
     # sessions
+
+    async def test_a_head_says_what_a_row_is_and_how_many_bytes_it_carries(self, session: Session) -> None:
+        rows = [new_row(payload=b'"' + "ä".encode() * n + b'"') for n in (0, 700)]
+        keys = await add(session, [*rows, new_row(payload=b"{}", later=True)])
+        await settle(session, keys[:1])
+        heads = await session.read(lambda tx: tx.read_heads(SMS, [*keys, new_row().key]))
+        assert {(h.key, h.due_ms, h.attempt, h.status, h.size) for h in heads} == {
+            (keys[0], NOW, 1, Status.DONE, 2),
+            (keys[1], NOW, 1, Status.PENDING, 1402),
+            (keys[2], NOW, 1, Status.PENDING, 2),
+        }
+        assert not await session.read(lambda tx: tx.read_heads(SMS, []))
 
     async def test_what_was_written_is_seen_by_every_session(self, database: Database, session: Session) -> None:
         (key,) = await add(session, [new_row()])
@@ -591,10 +604,25 @@ class StatementsContract:
         first = NodeInfo(nonce="n1", node_id="host", apps=frozenset({SMS, MAIL}), started_ms=NOW, beat=1, beat_ms=NOW)
         other = NodeInfo(nonce="n2", node_id="host", apps=frozenset(), started_ms=NOW)
         again = NodeInfo(
-            nonce="n1", node_id="host", apps=frozenset({SMS}), started_ms=NOW, draining=True, beat=2, beat_ms=9
+            nonce="n1",
+            node_id="host",
+            apps=frozenset({SMS}),
+            started_ms=NOW,
+            draining=True,
+            clock_off=True,
+            clock_offset_ms=-7000,
+            beat=2,
+            beat_ms=9,
         )
         for node in (first, other, again):
             await session.write(lambda tx, node=node: tx.write_node(node))  # type: ignore[misc]
+        assert list(await session.read(lambda tx: tx.read_nodes())) == [again, other]
+        assert await session.write(lambda tx: tx.set_drain("host", asked=True)) == 2
+        assert await session.write(lambda tx: tx.set_drain("nobody", asked=True)) == 0
+        await session.write(lambda tx: tx.write_node(again))
+        asked = [msgspec.structs.replace(node, drain_asked=True) for node in (again, other)]
+        assert list(await session.read(lambda tx: tx.read_nodes())) == asked, "a node does not overwrite what is asked"
+        assert await session.write(lambda tx: tx.set_drain("host", asked=False)) == 2
         assert list(await session.read(lambda tx: tx.read_nodes())) == [again, other]
         await session.write(lambda tx: tx.delete_node("n1"))
         assert list(await session.read(lambda tx: tx.read_nodes())) == [other]

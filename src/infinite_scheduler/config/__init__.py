@@ -1,8 +1,8 @@
 """The settings: what a node is told by arguments, by the environment and by a TOML file, in this order of weight."""
 
-from infinite_scheduler.config.load import load_settings
+from infinite_scheduler.config.load import load_settings, settings_at
 from infinite_scheduler.config.settings import AppSettings, ExpireAfter, RetrySettings, Settings
-from infinite_scheduler.config.units import format_duration, format_size, parse_duration, parse_size
+from infinite_scheduler.config.units import format_duration, format_size, parse_size
 
 __all__ = [
     "AppSettings",
@@ -12,6 +12,6 @@ __all__ = [
     "format_duration",
     "format_size",
     "load_settings",
-    "parse_duration",
     "parse_size",
+    "settings_at",
 ]

@@ -10,8 +10,16 @@ from pydantic_core import ErrorDetails
 
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.config.values import show
+from infinite_scheduler.store.sql.server.masking import HIDDEN
 
-_SHAPES: Final = {"model_type": "a table", "dict_type": "a table", "tuple_type": "a list", "string_type": "a string"}
+_SHAPES: Final = {
+    "model_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a list",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
 
 
 class Layer(NamedTuple):
@@ -63,7 +71,10 @@ def _explain_one(details: ErrorDetails, layers: Sequence[Layer]) -> str:
         return f"{name}{origin}: unknown setting{_nearest(path, layer)}"
     if kind == "missing":
         return f"{name} is missing: {_section_at(path[:-1]).model_fields[path[-1]].description}"
-    return f"{name}{'' if bad_name else f' = {show(value)}'}{origin}: {_expected(details)}"
+    if kind == "does_not_fit" and value is None:
+        return f"{name} is missing: {_expected(details)}"
+    shown = HIDDEN if path[-1:] == ["password"] else show(value)
+    return f"{name}{'' if bad_name else f' = {shown}'}{origin}: {_expected(details)}"
 
 
 def _expected(details: ErrorDetails) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
+from infinite_scheduler.config.address import outweighed
 from infinite_scheduler.config.explain import Layer, explain
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.errors import ConfigError
@@ -42,9 +43,23 @@ def load_settings(
     )
     merged: Mapping[str, Any] = {}
     for layer in layers:
+        if layer.holds(("store", "url")) and isinstance(merged.get("store"), Mapping):
+            merged = {**merged, "store": outweighed(merged["store"], layer.values["store"]["url"])}
         merged = _merge(merged, layer.values)
+    return _validated(merged, layers, source)
+
+
+def settings_at(url: str, settings: Settings) -> Settings:
+    """These settings for the store at another URL, which outweighs all that names a store."""
+    layer = Layer("argument", "argument", {"store": {"url": url}})
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    store = {name: getattr(settings.store, name) for name in settings.store.model_fields_set}
+    return _validated({**values, "store": {**outweighed(store, url), "url": url}}, (layer,), settings.source)
+
+
+def _validated(values: Mapping[str, Any], layers: Sequence[Layer], source: Path | None) -> Settings:
     try:
-        settings = Settings.model_validate(merged)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(error, layers)) from None
     settings._source = source  # noqa: SLF001

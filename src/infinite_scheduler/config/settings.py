@@ -8,11 +8,13 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from infinite_scheduler.config.address import DEFAULT_URL, PARTS, effective_url, parts_in
 from infinite_scheduler.config.values import (
     AppName,
     Delays,
     Duration,
     ExceptionName,
+    FilledText,
     Function,
     Handler,
     LogLevel,
@@ -27,6 +29,7 @@ from infinite_scheduler.config.values import (
     show,
     whole,
 )
+from infinite_scheduler.store.sql.server.address import CONNECT_TIMEOUT_S, BadPart
 
 ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
 
@@ -34,20 +37,68 @@ ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
 class Section(BaseModel):
     """One table of the configuration."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
 class StoreSettings(Section):
     """Where jobs wait."""
 
-    url: StoreUrl = Field(default="sqlite:///scheduler.db", repr=False)  # may carry a password
+    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may carry a password
     """The durable home of jobs; a relative SQLite path is relative to the working directory."""
+    kind: Literal["mariadb", "mysql", "postgresql"] | None = None
+    """Which database server is meant, where `url` does not say it."""
+    host: FilledText | None = None
+    """The server's name or number, or the path of its Unix socket."""
+    port: Annotated[int, whole(1, 65535)] | None = None
+    """The server's port."""
+    database: FilledText | None = None
+    """The database on the server."""
+    user: FilledText | None = None
+    """Who logs in."""
+    password: str | None = Field(default=None, repr=False)
+    """The password of the user."""
+    sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = None
+    """How much TLS is asked of the server."""
+    sslrootcert: FilledText | None = None
+    """The certificate authorities that may vouch for the server: a PEM file, or "system"."""
+    sslcert: FilledText | None = None
+    """The certificate by which the user is known: a PEM file."""
+    sslkey: FilledText | None = None
+    """The key of that certificate: a PEM file."""
+    connect_timeout: PositiveDuration = timedelta(seconds=CONNECT_TIMEOUT_S)
+    """How long a connection to the server may take to come about."""
+    connections: Annotated[int, whole(1, 100)] = 2
+    """How many connections to the server all that comes in may use at once."""
+    lanes: Annotated[int, whole(1, 4)] = 2
+    """How many connections to the server the node's own work is spread over."""
+    ddl: bool = True
+    """May this process make and drop tables on the server?"""
+    tables: Literal["daily", "hourly"] = "daily"
+    """What span of time one table of jobs on the server is for."""
     shards: Annotated[int, whole(1, 256)] = 16
     """How many shards a new app gets; fixed when the app is made."""
     retention: PositiveDuration = timedelta(days=7)
     """How long settled jobs are kept."""
     idempotency: PositiveDuration = timedelta(hours=24)
     """How long an idempotency key is remembered."""
+
+    @property
+    def address_url(self) -> str:
+        """Where the store is: `url`, with what it leaves open filled in by the settings beside it."""
+        given = {name: getattr(self, name) for name in PARTS}
+        if "connect_timeout" in self.model_fields_set:
+            given["connect_timeout"] = f"{self.connect_timeout.total_seconds():g}"
+        return effective_url(self.url if "url" in self.model_fields_set else None, parts_in(given))
+
+    @model_validator(mode="after")
+    def _names_one_place(self) -> Self:
+        try:
+            self.address_url  # noqa: B018
+        except BadPart as error:
+            beside = getattr(self, error.part, None)
+            part = error.part if beside is not None or "url" not in self.model_fields_set else "url"
+            raise does_not_fit(part, getattr(self, part, None), str(error)) from None
+        return self
 
 
 class NodeSettings(Section):
@@ -61,6 +112,8 @@ class NodeSettings(Section):
     """How often the node says that it is alive."""
     stop_timeout: Duration = timedelta(seconds=30)
     """How long a stop waits for jobs in flight."""
+    clock_limit: PositiveDuration = timedelta(seconds=5)
+    """How far the machine's clock may be from the store's before the node owns nothing."""
     request_poll: PositiveDuration = timedelta(milliseconds=50)
     """How often an owner looks for wakes, cancels and reschedules of others."""
 
@@ -196,7 +249,13 @@ class AppSettings(Section):
 class Settings(BaseSettings):
     """Everything that can be set; read it with `load_settings`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,  # it may be a password
+    )
 
     store: StoreSettings = StoreSettings()
     node: NodeSettings = NodeSettings()

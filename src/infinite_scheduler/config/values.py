@@ -14,14 +14,19 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from infinite_scheduler.config.units import format_duration, parse_duration, parse_number, parse_size
+from infinite_scheduler.config.units import format_duration, parse_number, parse_size
+from infinite_scheduler.errors import InvalidTime
 from infinite_scheduler.model import APP_NAME
+from infinite_scheduler.policy.calendar import parse_duration
+from infinite_scheduler.store.sql.server.address import names_server, read_url
+from infinite_scheduler.store.sql.server.masking import masked, without_secrets
 
 HANDLERS: Final = ("python",)
 
 _FUNCTION: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+")
+_FILLED: Final = re.compile(r".*\S.*")
 
 
 def whole(low: int, high: int | None = None) -> BeforeValidator:
@@ -59,6 +64,15 @@ def _matching(pattern: re.Pattern[str], expected: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def read_duration(value: object) -> timedelta:
+    """A length of time, in the words that a setting is refused with."""
+    try:
+        return timedelta(milliseconds=parse_duration(value))
+    except InvalidTime:
+        expected = 'a duration of zero or more, such as "30s", "5m", "1h30m", "200ms", "2d", or a number of seconds'
+        raise ValueError(f"expected {expected}") from None
 
 
 def _some_time(value: timedelta) -> timedelta:
@@ -102,15 +116,26 @@ def _known_misfire(word: object) -> object:
     return word
 
 
+def _readable_url(url: str) -> str:
+    if names_server(url):
+        read_url(url)
+    return url
+
+
 def _small_letters(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Duration = Annotated[timedelta, BeforeValidator(read_duration)]
 PositiveDuration = Annotated[Duration, AfterValidator(_some_time)]
 Delays = Annotated[tuple[Duration, ...], AfterValidator(_not_empty)]
 Size = Annotated[int, BeforeValidator(parse_size)]
-StoreUrl = Annotated[str, _matching(_URL, 'a store URL, such as "sqlite:///scheduler.db"')]
+FilledText = Annotated[str, _matching(_FILLED, "a text that is not empty")]
+StoreUrl = Annotated[
+    str,
+    _matching(_URL, 'a store URL, such as "sqlite:///scheduler.db" or "postgresql://USER:PASSWORD@HOST/DATABASE"'),
+    AfterValidator(_readable_url),
+]
 NodeId = Annotated[str, _matching(_NODE_ID, "1 to 64 letters, digits, dots, colons, dashes or underscores")]
 Zone = Annotated[str, AfterValidator(_known_zone)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_small_letters)]
@@ -134,9 +159,9 @@ def show(value: object) -> str:
         value = format_duration(value)
     elif isinstance(value, tuple | list):
         return f"[{', '.join(show(item) for item in value)}]"
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    text = re.sub(r":(?!//).*@", ":***@", text)
-    text = re.sub(r"(?i)(password=)[^&\"]*", r"\1***", text)
+    elif isinstance(value, str):
+        value = masked(value)
+    text = without_secrets(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 

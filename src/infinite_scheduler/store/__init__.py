@@ -1,5 +1,7 @@
 """Where jobs wait: the port and its adapters."""
 
+# ruff: noqa: PLC0415 - a store, and the driver of its database, is loaded when it is used
+
 from typing import TYPE_CHECKING
 
 from infinite_scheduler.errors import ConfigError
@@ -7,14 +9,50 @@ from infinite_scheduler.errors import ConfigError
 if TYPE_CHECKING:
     from infinite_scheduler.clock import Clock
     from infinite_scheduler.store.base import Store, StoreLimits
+    from infinite_scheduler.store.sql.server.driver import Driver
+    from infinite_scheduler.store.sql.statements import Database
 
 
 def open_store(url: str, clock: "Clock", limits: "StoreLimits | None" = None) -> "Store":
     """The store that a URL names; it is not connected yet."""
+    from infinite_scheduler.store.base import StoreLimits
+    from infinite_scheduler.store.sql.store import SqlStore
+
+    limits = limits or StoreLimits()
+    return SqlStore(_database(url, limits), clock, limits)
+
+
+def _database(url: str, limits: "StoreLimits") -> "Database":
+    from infinite_scheduler.store.sql.server.address import names_server
+
+    if names_server(url):
+        from infinite_scheduler.store.sql.server.database import ServerDatabase
+
+        return ServerDatabase(
+            server_driver(url), lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl
+        )
     scheme = url.partition(":")[0]
     if scheme != "sqlite":
-        raise ConfigError(f"store.url: no store for {scheme!r} in this version; expected sqlite:///FILE")
-    from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of  # noqa: PLC0415 - a store is loaded when it is used
-    from infinite_scheduler.store.sql.store import SqlStore  # noqa: PLC0415
+        raise ConfigError(
+            f"store.url: no store for {scheme!r} in this version; "
+            "expected sqlite:///FILE, mariadb://…, mysql://… or postgresql://…"
+        )
+    from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
 
-    return SqlStore(SqliteDatabase(path_of(url)), clock, limits)
+    return SqliteDatabase(path_of(url))
+
+
+def server_driver(url: str) -> "Driver":
+    """The driver of the server that a URL names."""
+    from infinite_scheduler.store.sql.server.address import address_of
+    from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
+
+    address = address_of(url)
+    require_driver(address.kind)
+    if address.kind == "postgres":
+        from infinite_scheduler.store.sql.server.postgres import PostgresDriver
+
+        return PostgresDriver(psycopg_arguments(address), str(address))
+    from infinite_scheduler.store.sql.server.mariadb import MariaDriver
+
+    return MariaDriver(pymysql_arguments(address), str(address))

@@ -12,7 +12,14 @@ import msgspec
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
 
 MANY, FEW, ALONE = 1000, 30, 1
-"""The sizes of batches in which suspects are fired: a job whose process ended in one of these is fired in the next."""
+"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
+
+A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
+"""
+
+
+ROOM = 8 << 20
+"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +28,10 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 16
     retention_ms: int = 7 * DAY_MS
     idempotency_ms: int = DAY_MS
+    lanes: int = 2  # on a server: how many connections work for owned shards
+    connections: int = 2  # on a server: how many connections the doors share
+    ddl: bool = True  # on a server: may this process make and drop tables?
+    tables: str = "daily"  # what span of time a table of a new app is for: daily or hourly
 
 
 class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +41,7 @@ class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     paused: bool
     created_ms: int
+    span: str = "daily"  # of time that one of its tables is for; daily or hourly
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +51,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     apps: frozenset[str]
     started_ms: int
-    draining: bool = False
+    draining: bool = False  # it gives up what it has and takes nothing: it is about to stop, was asked to, or is off
+    drain_asked: bool = False  # an operator asked it to
+    clock_off: bool = False  # its clock is too far from the store's
+    clock_offset_ms: int | None = None  # the store's clock less its own, where the store has one
     beat: int = 0
     beat_ms: int = 0
 
@@ -58,6 +73,14 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
         return not self.owner.nonce
 
 
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The store's clock, read once: between two readings of the asking process's steady clock."""
+
+    store_ms: int  # rounded down
+    asked_us: int
+    answered_us: int
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a node learns by a heartbeat: the cluster at one moment."""
 
@@ -65,6 +88,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[ShardInfo, ...]
     apps: tuple[AppInfo, ...]
     dead: frozenset[str] = frozenset()  # nonces of processes that are proven to have ended
+    clock: Sample | None = None  # None: the store has no clock of its own
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +108,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     line_ms: int
     low_ms: int
     unclean: bool  # its former owner did not release it: what was in flight is unknown
-    suspects: Mapping[
-        bytes, int
-    ] = {}  # jobs that were in a marked batch when their process ended: key → size of the batch
+    suspects: Mapping[bytes, int] = {}  # jobs that were marked when their process ended: key → size of the window
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +129,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     end: bytes
     priority: Priority | None = None
     limit: int = 1000
-    room: int = 8 << 20  # bytes of payload after which a page ends; it has one job at least
+    room: int = ROOM  # bytes of payload after which no more rows are read, nor entries; one of each at least
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +155,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     claimed: bool  # False: the caller had taken it back, nothing was decided
     granted: bool
-    job: Job | None = None  # the job as it stands now, when it is pending
+    job: Job | None = None  # the job as it stands now, when it is pending, not handed over, and was read
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +163,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
     woken: Sequence[Job]  # pending, due before the line
+    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: they were not read, for want of room
     rulings: Sequence[Ruling]
     low_ms: Mapping[Shard, int]  # where low stands now
 
@@ -194,6 +217,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool = False
     limit: int = 100
     cursor: str | None = None
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The job that an idempotency key belongs to, and what its content comes down to."""
+
+    key: bytes
+    digest: bytes
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,12 +280,23 @@ class Store(ABC):
         """Stop or resume handing over the jobs of an app, on every node; they are accepted all the same."""
 
     @abstractmethod
+    async def drain(self, node_id: str, *, draining: bool) -> int:
+        """Ask all nodes of this name to give up their shards and take none, until they are asked to go on.
+
+        They follow at their next look at the cluster. Returns how many nodes have this name.
+        """
+
+    @abstractmethod
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs, all or none, in order. Durable on return.
 
         A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
         answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
         """
+
+    @abstractmethod
+    async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
+        """Those of these idempotency keys that belong to a job already; looking takes none of the others."""
 
     @abstractmethod
     async def change(
@@ -301,8 +342,18 @@ class Ownership(ABC):
     """How many lanes may work at once; a shard belongs to lane `number % lanes`."""
 
     @abstractmethod
-    async def beat(self, *, renew: bool = True, draining: bool = False) -> View:
-        """Renew the sign of life, durably on return, and look at the cluster; or only look."""
+    async def beat(
+        self,
+        *,
+        renew: bool = True,
+        draining: bool = False,
+        clock_off: bool = False,
+        clock_offset_ms: int | None = None,
+    ) -> View:
+        """Renew the sign of life, durably on return, and look at the cluster; or only look.
+
+        What it says of itself is written when it renews. The view has a sample of the store's clock, if it has one.
+        """
 
     @abstractmethod
     async def leave(self) -> None:
@@ -343,9 +394,17 @@ class Ownership(ABC):
 
     @abstractmethod
     async def answer(
-        self, owners: Mapping[Shard, Owner], requests: Sequence[Request], handed_over: Collection[bytes]
+        self,
+        owners: Mapping[Shard, Owner],
+        requests: Sequence[Request],
+        handed_over: Collection[bytes],
+        room: int = ROOM,
     ) -> Answers:
-        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over."""
+        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over.
+
+        Of the jobs that the owner has to hold now, as many are read as fit into `room` bytes of payload, the earliest
+        first and one at least; the others are left to scan.
+        """
 
     @abstractmethod
     async def settle(
@@ -355,7 +414,7 @@ class Ownership(ABC):
 
     @abstractmethod
     async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-        """Remember that these jobs are about to be handed over in a batch of `size`. Returns what shards are lost."""
+        """Remember that these jobs are in a window of `size`, instead of another. Returns what shards are lost."""
 
     @abstractmethod
     async def maintain(self) -> Upkeep:

@@ -11,7 +11,7 @@ from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, sh
 from infinite_scheduler.store.sql.statements import NewRow
 
 LATER_MS = 35 * DAY_MS
-"""Jobs further ahead wait in the table for later ones, so that few day tables are open at a time."""
+"""Jobs further ahead wait in the table for later ones, so that few other tables are open at a time."""
 
 CHUNK = 1000
 """So many jobs of one transaction share a shard: one lock, and one wake at most."""
@@ -29,6 +29,18 @@ class NextShard(Protocol):
     def __call__(self, app: str, *, urgent: bool) -> int: ...
 
 
+class HasTable(Protocol):
+    """Says whether there is, or can be, a table of an app for the period of a moment."""
+
+    def __call__(self, app: str, due_ms: int) -> bool: ...
+
+
+def can_be_made(app: str, due_ms: int) -> bool:
+    """Every table that is missing is made when it is needed."""
+    del app, due_ms
+    return True
+
+
 class Batch(msgspec.Struct, frozen=True):
     """The jobs of one transaction; of those with the same idempotency key only the first becomes a row."""
 
@@ -37,13 +49,18 @@ class Batch(msgspec.Struct, frozen=True):
     first: Mapping[Key, JobSpec]
 
     @classmethod
-    def of(cls, specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard) -> Self:
-        """Give each job its id, in chunks that share a shard; KeyConflict if two contents have one idempotency key."""
+    def of(
+        cls, specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_table: HasTable = can_be_made
+    ) -> Self:
+        """Give each job its id, in chunks that share a shard; KeyConflict if two contents have one idempotency key.
+
+        A job whose period has no table waits in the one for later ones: its id says so for good.
+        """
         first = _first_of_keys(specs)
         fresh = [
             spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
         ]
-        return cls(specs, _keyed(fresh, now_ms, next_shard), first)
+        return cls(specs, _keyed(fresh, now_ms, next_shard, has_table), first)
 
     @property
     def chunks(self) -> Mapping[Shard, Sequence[NewRow]]:
@@ -82,7 +99,7 @@ def _first_of_keys(specs: Sequence[JobSpec]) -> Mapping[Key, JobSpec]:
     return first
 
 
-def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard) -> list[NewRow]:
+def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_table: HasTable) -> list[NewRow]:
     """Rows under new ids: a past moment is kept under now."""
     rows = []
     entropy = os.urandom(8 * len(specs))
@@ -94,7 +111,7 @@ def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard) -> list
         if not left:
             shard, left = next_shard(spec.app, urgent=urgent), CHUNK
         places[spec.app, urgent] = shard, left - 1
-        later = due_ms - now_ms > LATER_MS
+        later = due_ms - now_ms > LATER_MS or not has_table(spec.app, due_ms)
         key = JobId.make(due_ms, shard, spec.priority, later=later, entropy=entropy[8 * i : 8 * i + 8])
         rows.append(NewRow(bytes(key), spec, now_ms))
     return rows

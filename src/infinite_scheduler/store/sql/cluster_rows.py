@@ -11,13 +11,24 @@ from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows
-from infinite_scheduler.store.sql.schema import create_moved_table
+from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import later_table, moved_table
 
-APP: Final = ("name", "shards", "paused", "created_ms")
+APP: Final = ("name", "shards", "span", "paused", "created_ms")
 SHARD: Final = ("app", "shard", "owner_nonce", "epoch", "line_ms", "low_ms")
 SHARDS: Final = f"SELECT {', '.join(SHARD)} FROM scheduler_shards"
-NODE: Final = ("nonce", "node_id", "apps", "started_ms", "draining", "beat", "beat_ms")
+NODE: Final = (
+    "nonce",
+    "node_id",
+    "apps",
+    "started_ms",
+    "draining",
+    "clock_off",
+    "clock_offset_ms",
+    "beat",
+    "beat_ms",
+)
+"""What a node says of itself; `drain_asked` is what others say to it."""
 
 _decode_apps = msgspec.json.Decoder(frozenset[str]).decode
 
@@ -26,42 +37,39 @@ class ClusterRows(Rows):
     """Shards, apps and nodes."""
 
     def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        wanted = set(shards)
-        self._dialect.lock_shards(self._cursor, sorted(wanted), exclusive=exclusive)
-        if len(wanted) == 1:
-            rows = self._select(f"{SHARDS} WHERE app = ? AND shard = ?", next(iter(wanted)))
-        else:
-            rows = [
-                row
-                for app in {shard.app for shard in wanted}
-                for row in self._select(f"{SHARDS} WHERE app = ?", (app,))
-            ]
-        return {info.shard: info for info in map(_shard, rows) if info.shard in wanted}
+        rows = self._dialect.lock_shards(self._cursor, sorted(set(shards)), ", ".join(SHARD), exclusive=exclusive)
+        return {info.shard: info for info in map(_shard, rows)}
 
     def read_shards(self) -> Sequence[ShardInfo]:
         return [_shard(row) for row in self._select(f"{SHARDS} ORDER BY app, shard")]
 
     def write_shards(self, rows: Iterable[ShardInfo]) -> None:
         self._run_many(
-            "UPDATE scheduler_shards SET owner_nonce = ?, epoch = ?, line_ms = ?, low_ms = ?"
-            " WHERE app = ? AND shard = ?",
-            [(*row.owner, row.line_ms, row.low_ms, *row.shard) for row in rows],
+            self._dialect.upsert("scheduler_shards", SHARD, ("app", "shard")),
+            [(*row.shard, *row.owner, row.line_ms, row.low_ms) for row in rows],
         )
 
     def read_apps(self) -> Sequence[AppInfo]:
         rows = self._select(f"SELECT {', '.join(APP)} FROM scheduler_apps ORDER BY name")
-        return [AppInfo(name=row[0], shards=row[1], paused=bool(row[2]), created_ms=row[3]) for row in rows]
+        return [
+            AppInfo(name=name, shards=shards, span=span, paused=bool(paused), created_ms=created_ms)
+            for name, shards, span, paused, created_ms in rows
+        ]
 
     def insert_app(self, app: AppInfo, now_ms: int) -> None:
         reserved = self._dialect.reserved
         if reserved and moved_table(app.name).startswith(reserved):
             raise InvalidRequest(f"app name {app.name!r} is not allowed: this database keeps {reserved}… for itself")
-        self._make_job_table(later_table(app.name))
-        self._cursor.execute(create_moved_table(self._dialect, app.name))
-        self._catalog.forget()
+        later = later_table(app.name)
+        self._require(
+            {
+                later: create_job_table(self._dialect, later),
+                moved_table(app.name): create_moved_table(self._dialect, app.name),
+            }
+        )
         inserted = self._run(
             self._dialect.insert("scheduler_apps", APP, ignore=True),
-            (app.name, app.shards, app.paused, app.created_ms),
+            (app.name, app.shards, app.span, app.paused, app.created_ms),
         )
         if inserted == 1:
             rows = [(app.name, number, "", 0, now_ms, now_ms) for number in range(app.shards)]
@@ -72,14 +80,33 @@ class ClusterRows(Rows):
         return bool(self._select("SELECT 1 FROM scheduler_apps WHERE name = ?", (app,)))
 
     def read_nodes(self) -> Sequence[NodeInfo]:
-        return [_node(row) for row in self._select(f"SELECT {', '.join(NODE)} FROM scheduler_nodes ORDER BY nonce")]
+        rows = self._select(f"SELECT {', '.join(NODE)}, drain_asked FROM scheduler_nodes ORDER BY nonce")
+        return [_node(row) for row in rows]
 
     def write_node(self, node: NodeInfo) -> None:
         apps = msgspec.json.encode(sorted(node.apps)).decode()
         self._run(
             self._dialect.upsert("scheduler_nodes", NODE, ("nonce",)),
-            (node.nonce, node.node_id, apps, node.started_ms, node.draining, node.beat, node.beat_ms),
+            (
+                node.nonce,
+                node.node_id,
+                apps,
+                node.started_ms,
+                node.draining,
+                node.clock_off,
+                node.clock_offset_ms,
+                node.beat,
+                node.beat_ms,
+            ),
         )
+
+    def set_drain(self, node_id: str, *, asked: bool) -> int:
+        self._run("UPDATE scheduler_nodes SET drain_asked = ? WHERE node_id = ?", (asked, node_id))
+        return int(self._select("SELECT COUNT(*) FROM scheduler_nodes WHERE node_id = ?", (node_id,))[0][0])
+
+    def now_ms(self) -> int | None:
+        clock = self._dialect.clock
+        return None if clock is None else int(self._select(f"SELECT {clock}")[0][0])
 
     def delete_node(self, nonce: str) -> None:
         self._run("DELETE FROM scheduler_nodes WHERE nonce = ?", (nonce,))
@@ -91,13 +118,16 @@ def _shard(row: Sequence[Any]) -> ShardInfo:
 
 
 def _node(row: Sequence[Any]) -> NodeInfo:
-    nonce, node_id, apps, started_ms, draining, beat, beat_ms = row
+    nonce, node_id, apps, started_ms, draining, clock_off, clock_offset_ms, beat, beat_ms, drain_asked = row
     return NodeInfo(
         nonce=nonce,
         node_id=node_id,
         apps=_decode_apps(apps),
         started_ms=started_ms,
         draining=bool(draining),
+        drain_asked=bool(drain_asked),
+        clock_off=bool(clock_off),
+        clock_offset_ms=clock_offset_ms,
         beat=beat,
         beat_ms=beat_ms,
     )

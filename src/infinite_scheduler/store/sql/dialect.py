@@ -5,6 +5,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from infinite_scheduler.model import Shard
@@ -17,6 +19,10 @@ COMPARE_AND_SET: Final = (
     " finished_ms = ?, error = ? WHERE id = ? AND status = ? AND attempt = ? AND due_ms = ?"
 )
 """What a job becomes (the first six), if it is as remembered (the other four)."""
+
+
+class Blob(bytes):
+    """Bytes for a column of kind `bytes`: where keys have a type of their own, drivers must tell the two apart."""
 
 
 class Cursor(Protocol):
@@ -56,12 +62,41 @@ class Dialect(ABC):
     keys_table_options: str = ""
     """The same for idempotency keys, which `prune_keys` deletes by age."""
 
+    keys_indexes: Sequence[tuple[str, str]] = ()
+    """Indexes (name, columns) that `prune_keys` needs."""
+
+    verdicts_indexes: Sequence[tuple[str, str]] = ()
+    """Indexes by which old verdicts are found, where reading all of them costs more."""
+
+    @property
+    def job_table_options(self) -> str:
+        """The same for tables of jobs: every row is inserted once and updated once."""
+        return self.table_options
+
+    clock: str | None = None
+    """An expression for the server's time at this very moment in whole ms since the epoch, never rounded up."""
+
     payload: str
     """An expression that reads `job_data` as bytes."""
 
+    payload_size: str = "OCTET_LENGTH(job_data)"
+    """An expression for the number of bytes in `job_data`."""
+
+    by_key: str = ""
+    """What tells the database to go by the primary key, should it think of reading a small table from end to end."""
+
+    newest: str = ""
+    """What makes a SELECT see all that is committed, in a transaction of the user's own that keeps an older view."""
+
+    tables_in_transactions: bool = True
+    """May a transaction that writes jobs make the tables it needs? Otherwise they are made beside it."""
+
+    indexes_in_tables: bool = False
+    """Are indexes part of the statement that makes their table?"""
+
     def text(self, statement: str) -> str:
         """The statement in the driver's style."""
-        return statement if self.placeholder == "?" else statement.replace("?", self.placeholder)
+        return statement if self.placeholder == "?" else _restyled(statement, self.placeholder)
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         """One row, or nothing if `ignore` and its key is there already."""
@@ -76,6 +111,10 @@ class Dialect(ABC):
             if name not in key
         )
         return f"{self.insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+
+    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert many rows whose keys were made just now, by the driver's quickest way, which may refuse a repeat."""
+        self.insert_many(cursor, table, columns, rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """Insert or ignore many rows by the driver's quickest way. Returns how many went in."""
@@ -99,9 +138,19 @@ class Dialect(ABC):
     def has_tag(self) -> str:
         """A condition: the JSON list in `tags` holds the parameter."""
 
+    def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
+        """Run a statement for each row. Returns how many rows of the table it changed."""
+        cursor.executemany(self.text(statement), rows)
+        return cursor.rowcount
+
+    def delete_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        """Delete the rows with these values in these columns. Returns how many there were."""
+        condition = " AND ".join(f"{name} = ?" for name in columns)
+        return self.run_many(cursor, f"DELETE FROM {table} WHERE {condition}", rows)
+
     @abstractmethod
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], *, exclusive: bool) -> None:
-        """Lock these shards, which come in order, to the end of the transaction."""
+    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
+        """Lock these shards, which come in order, to the end of the transaction; then read their columns."""
 
     @abstractmethod
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
@@ -116,7 +165,33 @@ class Dialect(ABC):
         """Something cheap that changes whenever a table comes or goes, or None where there is no such thing."""
 
 
+@lru_cache(maxsize=4096)
+def _restyled(statement: str, placeholder: str) -> str:
+    return statement.replace("?", placeholder)
+
+
 @lru_cache(maxsize=1024)
 def places(count: int) -> str:
     """So many placeholders in a row."""
     return ", ".join("?" * count)
+
+
+def settled_version(cursor: Cursor) -> int | None:
+    """The number that grows with every table made or dropped; None while, or after, a maker is at work."""
+    cursor.execute("SELECT tables FROM scheduler_schema")
+    row = cursor.fetchone()
+    return None if row is None or row[0] % 2 else int(row[0])
+
+
+def read_shards(dialect: Dialect, cursor: Cursor, shards: Sequence[Shard], columns: str, tail: str = "") -> list[Row]:
+    """Read columns of these shards by their key: one statement an app, in order."""
+    found: list[Row] = []
+    for app, group in groupby(shards, attrgetter("app")):
+        numbers = [shard.number for shard in group]
+        statement = (
+            f"SELECT {columns} FROM scheduler_shards{dialect.by_key}"
+            f" WHERE app = ? AND shard IN ({', '.join(map(str, numbers))}) ORDER BY app, shard{tail}"
+        )
+        cursor.execute(dialect.text(statement), (app,))
+        found += cursor.fetchall()
+    return found

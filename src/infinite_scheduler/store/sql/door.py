@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.errors import KeyConflict, UnknownApp
-from infinite_scheduler.model import Change, JobRecord, Shard, Status, key_text, position, shard_of, start_of
+from infinite_scheduler.model import Change, Shard, Status, key_text, position, shard_of, start_of
 from infinite_scheduler.store.base import Request, ShardInfo
-from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 
 Chunks = Mapping[Shard, Sequence[NewRow]]
 """New rows, by the shard that their keys name."""
@@ -147,15 +147,15 @@ def ask(
         if wish.id in standing:
             continue
         shard = shards.get(wish.shard)
-        found = tx.read_jobs(wish.app, [wish.key]) if shard else ()
+        found = tx.read_heads(wish.app, [wish.key]) if shard else ()
         if not shard or not found:
             standing[wish.id] = Standing.MISSING
             continue
-        record = found[0]
-        if wish.change is Change.RETRY and record.status in (Status.PENDING, Status.DONE):
+        head = found[0]
+        if wish.change is Change.RETRY and head.status in (Status.PENDING, Status.DONE):
             standing[wish.id] = Standing.NOTHING_TO_RETRY
-        elif record.status.final or record.job.due_ms >= shard.line_ms or (exclusive and shard.released):
-            standing[wish.id] = change_row(tx, wish, record, shard)
+        elif head.status.final or head.due_ms >= shard.line_ms or (exclusive and shard.released):
+            standing[wish.id] = change_row(tx, wish, head, shard)
         elif shard.released:
             standing[wish.id] = Standing.RELEASED
         else:
@@ -179,53 +179,51 @@ def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standi
     return {wish: Standing.GRANTED if granted else Standing.TOO_LATE for wish, granted in verdicts.items()}
 
 
-def change_row(tx: Statements, wish: Ask, record: JobRecord, shard: ShardInfo) -> Standing:
+def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Standing:
     """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line [5, 7]."""
-    update = changed(record, wish.change, wish.due_ms, wish.now_ms)
+    update = changed(head, wish.change, wish.due_ms, wish.now_ms)
     if update is None:
-        return standing_of(record, wish.change)
+        return standing_of(head, wish.change)
     if tx.update_jobs(wish.app, [update]):
         return Standing.AGAIN
-    write_entries(tx, wish.app, record, update)
+    write_entries(tx, wish.app, head, update)
     if update.status is Status.PENDING and update.due_ms < shard.line_ms:
         tx.insert_requests([wake(wish.shard, [wish.key])])
     tx.add_counts({(wish.app, counted(wish.change)): 1}, wish.now_ms)
     return Standing.GRANTED
 
 
-def standing_of(record: JobRecord, change: Change) -> Standing:
+def standing_of(head: Head, change: Change) -> Standing:
     """The answer when there is nothing to write: it is so already, or it is too late."""
-    already = record.status is Status.CANCELLED if change is Change.CANCEL else record.status is Status.PENDING
+    already = head.status is Status.CANCELLED if change is Change.CANCEL else head.status is Status.PENDING
     return Standing.GRANTED if already else Standing.TOO_LATE
 
 
-def changed(record: JobRecord, change: Change, due_ms: int | None, now_ms: int) -> Update | None:
+def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Update | None:
     """What the row becomes, or None when there is nothing to write."""
-    job, status = record.job, record.status
-    if status.final and change is not Change.RETRY:
+    if head.status.final and change is not Change.RETRY:
         return None
-    if change is Change.RUN_NOW and job.due_ms <= now_ms:
+    if change is Change.RUN_NOW and head.due_ms <= now_ms:
         return None
     return Update(
-        key=job.key,
-        was_status=status,
-        was_attempt=job.attempt,
-        was_due_ms=job.due_ms,
+        key=head.key,
+        was_status=head.status,
+        was_attempt=head.attempt,
+        was_due_ms=head.due_ms,
         status=Status.CANCELLED if change is Change.CANCEL else Status.PENDING,
-        attempt=job.attempt + 1 if change is Change.RETRY else job.attempt,
-        due_ms=job.due_ms if due_ms is None else due_ms,
+        attempt=head.attempt + 1 if change is Change.RETRY else head.attempt,
+        due_ms=head.due_ms if due_ms is None else due_ms,
         scheduled_ms=due_ms if change is Change.RESCHEDULE else None,
         finished_ms=now_ms if change is Change.CANCEL else None,
     )
 
 
-def write_entries(tx: Statements, app: str, record: JobRecord, update: Update) -> None:
+def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
     """A pending row is found by an entry at its new moment; the entry at the old one is stale [5]."""
-    job = record.job
-    if update.due_ms != job.due_ms or update.status is not Status.PENDING:
-        tx.delete_entries(app, [(job.position, job.key)])
+    if update.due_ms != head.due_ms or update.status is not Status.PENDING:
+        tx.delete_entries(app, [(head.position, head.key)])
     if update.status is Status.PENDING:
-        tx.insert_entries(app, [(position(job.key, update.due_ms), job.key)])
+        tx.insert_entries(app, [(position(head.key, update.due_ms), head.key)])
 
 
 def counted(change: Change) -> str:

@@ -3,29 +3,43 @@
 import os
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 from sqlalchemy.engine import Connection
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.dialect import Cursor
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.relational import ONCE, SqlStatements
+from infinite_scheduler.store.sql.server.address import names_server
 from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 
-_PROCESS = os.urandom(8).hex()
+T = TypeVar("T")
 
 
-def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int, url: str) -> Sequence[Accepted]:
+class Place(Protocol):
+    """The store's database as the user's connection sees it."""
+
+    def statements(self) -> SqlStatements:
+        """Statements inside the user's transaction; counters go to rows that no other transaction touches."""
+        ...
+
+    def all_or_none(self, body: Callable[[], T]) -> T:
+        """Run a body: a refusal in the middle leaves nothing behind, though the caller goes on."""
+        ...
+
+
+def enqueue(
+    connection: Connection, specs: Sequence[JobSpec], now_ms: int, url: str, *, ddl: bool = True
+) -> Sequence[Accepted]:
     """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
-    driver = _driver(connection)
-    check_is_store(driver, url)
-    tx = SqlStatements(cast("Cursor", driver.cursor()), SqliteDialect(), _PROCESS)
+    place = _place(connection, url)
+    tx = place.statements()
     tx.start()
     tx.begin()
     apps = {info.name: info for info in tx.read_apps()}
@@ -37,23 +51,50 @@ def enqueue(connection: Connection, specs: Sequence[JobSpec], now_ms: int, url: 
         del urgent
         return random.randrange(apps[app].shards)  # noqa: S311 - spreads, guards nothing
 
-    batch = Batch.of(specs, now_ms, any_shard)
-    with _all_or_none(driver):
-        inserted = door.enqueue(tx, batch.chunks, now_ms)
+    batch = Batch.of(specs, now_ms, any_shard, can_be_made if ddl or not names_server(url) else tx.has_table)
+    inserted = place.all_or_none(lambda: door.enqueue(tx, batch.chunks, now_ms))
     return batch.answers(inserted.repeats)
 
 
-def _driver(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection, in a transaction that SQLAlchemy knows of: what goes past it would begin none."""
+def _place(connection: Connection, url: str) -> Place:
     if not isinstance(connection, Connection):
         kind = type(connection).__name__
         raise InvalidRequest(
             f"enqueue needs a SQLAlchemy Connection, not {kind}; of an ORM session: session.connection()"
         )
-    if connection.dialect.name != "sqlite":
-        raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
     if not connection.in_transaction():
         connection.begin()
+    if names_server(url):
+        from infinite_scheduler.store.sql.server.enqueue import ServerPlace  # noqa: PLC0415 - loads a driver
+
+        return ServerPlace(connection, url)
+    return SqlitePlace(connection, url)
+
+
+class SqlitePlace:
+    """The file of a SQLite store."""
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        self._driver = _driver(connection)
+        check_is_store(self._driver, url)
+
+    def statements(self) -> SqlStatements:
+        return SqlStatements(cast("Cursor", self._driver.cursor()), SqliteDialect(), own_process())
+
+    def all_or_none(self, body: Callable[[], T]) -> T:
+        with _all_or_none(self._driver):
+            return body()
+
+
+def own_process() -> str:
+    """A name for counters that are written once: no transaction ever waits for another's."""
+    return f"{ONCE}{os.urandom(8).hex()}"
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    """The driver's connection, in a transaction that SQLAlchemy knows of: what goes past it would begin none."""
+    if connection.dialect.name != "sqlite":
+        raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
     driver = cast("sqlite3.Connection", connection.connection.dbapi_connection)
     if driver.isolation_level is None and not driver.in_transaction:
         raise InvalidRequest(

@@ -12,8 +12,8 @@ from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
 from infinite_scheduler.store.base import Query
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, places
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
-from infinite_scheduler.store.sql.statements import NewRow, Update
-from infinite_scheduler.store.sql.tables import day_of, day_table, later_table, table_of
+from infinite_scheduler.store.sql.statements import Head, NewRow, Update
+from infinite_scheduler.store.sql.tables import LATER_FLAG, Span, later_table
 
 INSERTED: Final = (
     "id", "due_ms", "scheduled_ms", "status", "attempt", "shard", "priority", "job_data", "job_name", "job_group",
@@ -43,16 +43,25 @@ class JobRows(Rows):
         return f"{self._job_columns}, status, finished_ms, error, idempotency_key"
 
     def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
-        for table, group in by_table(app, rows, _key_of):
-            self._make_job_table(table)
-            self._dialect.insert_many(self._cursor, table, INSERTED, [_inserted(row) for row in group])
+        insert = self._dialect.insert_many if self._row_by_row else self._dialect.insert_new
+        groups = by_table(app, self._span(app), rows, _key_of)
+        self._make_job_tables(table for table, _ in groups)
+        for table, group in groups:
+            insert(self._cursor, table, INSERTED, [_inserted(row) for row in group])
 
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
         return records_of(app, self._read_by_key(app, keys, self._record_columns, ""))
 
+    def read_heads(self, app: str, keys: Collection[bytes]) -> Sequence[Head]:
+        columns = f"id, due_ms, attempt, status, {self._dialect.payload_size}"
+        return [
+            Head(key=key, due_ms=due_ms, attempt=attempt, status=STATUSES[word], size=size)
+            for key, due_ms, attempt, word, size in self._read_by_key(app, keys, columns, "")
+        ]
+
     def _read_by_key(self, app: str, keys: Collection[bytes], columns: str, condition: str) -> list[Any]:
         found: list[Any] = []
-        for table, group in by_table(app, keys, bytes):
+        for table, group in by_table(app, self._span(app), keys, bytes):
             if not self._has(table):
                 continue
             for chunk in in_chunks(group):
@@ -64,7 +73,7 @@ class JobRows(Rows):
 
     def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:
         missed: set[bytes] = set()
-        for table, group in by_table(app, updates, _key_of):
+        for table, group in by_table(app, self._span(app), updates, _key_of):
             if not self._has(table):
                 missed.update(update.key for update in group)
             elif self._row_by_row:
@@ -80,11 +89,12 @@ class JobRows(Rows):
 
     def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
         start, end = _range(query, after)
-        days = [day for day in self._catalog.days(app, self._cursor) if day_of(start) <= day <= day_of(end)]
+        span = self._span(app)
+        periods = [period for period in self._periods(app) if span.period(start) <= period <= span.period(end)]
         found: list[Any] = []
-        for day in reversed(days) if query.newest_first else days:
+        for period in reversed(periods) if query.newest_first else periods:
             if len(found) < limit:
-                found += self._find_in(day_table(app, day), query, (start, end), limit - len(found))
+                found += self._find_in(span.table(app, period), query, (start, end), limit - len(found))
         if self._has(later_table(app)):
             found += self._find_in(later_table(app), query, (start, end), limit)
         found.sort(key=_first, reverse=query.newest_first)
@@ -106,18 +116,20 @@ class JobRows(Rows):
         )
 
 
-def by_table(app: str, items: Iterable[Any], key: Callable[[Any], bytes]) -> Iterable[tuple[str, list[Any]]]:
+def by_table(
+    app: str, span: Span, items: Iterable[Any], key: Callable[[Any], bytes]
+) -> Collection[tuple[str, list[Any]]]:
     """The items in the order of their keys, by the table that each key names."""
 
     def table(item: Any) -> str:
-        return table_of(app, key(item))
+        return span.table_of(app, key(item))
 
     ordered = sorted(items, key=key)
     if not ordered:
         return []
     first, last = key(ordered[0]), key(ordered[-1])
-    if day_of(first) == day_of(last) and not any(key(item)[7] & 2 for item in ordered):
-        return [(table_of(app, first), ordered)]
+    if span.period(first) == span.period(last) and not any(key(item)[7] & LATER_FLAG for item in ordered):
+        return [(span.table_of(app, first), ordered)]
     groups: dict[str, list[Any]] = {}
     for name, group in groupby(ordered, table):
         groups.setdefault(name, []).extend(group)

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.model import Attempt, Change, Job, JobRecord, Owner, Shard, Status, position
+from infinite_scheduler.model import Attempt, Change, Job, Owner, Shard, Status, key_text, position, shard_of
 from infinite_scheduler.store.base import (
     ALONE,
     FEW,
+    ROOM,
     Answers,
     Claim,
     Grant,
@@ -26,7 +27,7 @@ from infinite_scheduler.store.base import (
     Step,
 )
 from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.statements import Statements, Update
+from infinite_scheduler.store.sql.statements import Head, Statements, Update
 
 Owners = Mapping[Shard, Owner]
 
@@ -114,7 +115,7 @@ def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:
 def scan(tx: Statements, wanted: Scan) -> Page:
     """Read rows by their keys and by their entries; what does not agree with `row.due` is stale and skipped [5]."""
     rows, rows_end = tx.scan_rows(wanted)
-    entries, entries_end = tx.scan_entries(wanted)
+    entries, entries_end = tx.scan_entries(msgspec.structs.replace(wanted, end=rows_end or wanted.end))
     ends = [end for end in (rows_end, entries_end) if end is not None]
     found = {job.key: job for job in rows if current_row(job)}
     found.update((job.key, job) for place, job in entries if current_entry(place, job))
@@ -140,86 +141,110 @@ def _position(job: Job) -> bytes:
 
 
 def answer(
-    tx: Statements, owners: Owners, requests: Sequence[Request], handed_over: Collection[bytes], now_ms: int
+    tx: Statements,
+    owners: Owners,
+    requests: Sequence[Request],
+    handed_over: Collection[bytes],
+    now_ms: int,
+    room: int = ROOM,
 ) -> Answers:
     """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes [6, 7, 8]."""
     mine, lost = owned(tx, owners, exclusive=True)
     waiting = [request for request in requests if request.shard in mine]
     claimed = tx.delete_requests([request.id for request in waiting])
-    records = read_named(tx, [request for request in waiting if request.id in claimed])
+    heads = read_named(tx, [request for request in waiting if request.id in claimed])
     low_ms = {shard: row.low_ms for shard, row in mine.items()}
-    woken: dict[bytes, Job] = {}
     rulings = [
-        decide(tx, request, records, request.id in claimed, handed_over, now_ms)
+        decide(tx, request, heads, request.id in claimed, handed_over, now_ms)
         for request in waiting
         if request.change is not None
     ]
     tx.write_verdicts({ruling.request.id: ruling.granted for ruling in rulings if ruling.claimed}, now_ms)
+    wanted: dict[bytes, tuple[Shard, Head]] = {}
     for request in waiting:
         if request.id in claimed:
-            for job in pending_of(records, request):
-                low_ms[request.shard] = min(low_ms[request.shard], job.due_ms)
-                if request.change is None and job.due_ms < mine[request.shard].line_ms:
-                    woken[job.key] = job
+            for head in pending_of(heads, request):
+                low_ms[request.shard] = min(low_ms[request.shard], head.due_ms)
+                if head.due_ms < mine[request.shard].line_ms and head.key not in handed_over:
+                    wanted[head.key] = request.shard, head
     tx.write_shards(msgspec.structs.replace(row, low_ms=low_ms[shard]) for shard, row in mine.items())
-    return Answers(lost=lost, woken=list(woken.values()), rulings=rulings, low_ms=low_ms)
+    jobs, left = load(tx, wanted.values(), room)
+    decided = {ruling.request.keys[0] for ruling in rulings if ruling.claimed}
+    return Answers(
+        lost=lost,
+        woken=[job for key, job in jobs.items() if key not in decided],
+        left=left,
+        rulings=[msgspec.structs.replace(ruling, job=jobs.get(ruling.request.keys[0])) for ruling in rulings],
+        low_ms=low_ms,
+    )
 
 
-def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, JobRecord]:
+def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, Head]:
     """The rows that requests name."""
     keys: dict[str, set[bytes]] = {}
     for request in requests:
         keys.setdefault(request.shard.app, set()).update(request.keys)
-    return {record.job.key: record for app, named in keys.items() for record in tx.read_jobs(app, named)}
+    return {head.key: head for app, named in keys.items() for head in tx.read_heads(app, named)}
 
 
-def pending_of(records: Mapping[bytes, JobRecord], request: Request) -> Iterable[Job]:
+def pending_of(heads: Mapping[bytes, Head], request: Request) -> Iterable[Head]:
     """Those of the jobs that a request names which are pending."""
     for key in request.keys:
-        record = records.get(key)
-        if record and record.status is Status.PENDING:
-            yield record.job
+        head = heads.get(key)
+        if head and head.status is Status.PENDING:
+            yield head
+
+
+def load(
+    tx: Statements, wanted: Collection[tuple[Shard, Head]], room: int
+) -> tuple[dict[bytes, Job], Sequence[tuple[Shard, bytes]]]:
+    """Read the earliest of these jobs, as many as there is room for; and the positions of the others."""
+    keys: dict[str, list[bytes]] = {}
+    left: list[tuple[Shard, bytes]] = []
+    ordered = sorted(wanted, key=_place) if sum(head.size for _, head in wanted) > room else wanted
+    for shard, head in ordered:
+        if keys and room < head.size:
+            left.append((shard, head.position))
+        else:
+            keys.setdefault(shard.app, []).append(head.key)
+            room -= head.size
+    return {record.job.key: record.job for app, some in keys.items() for record in tx.read_jobs(app, some)}, left
+
+
+def _place(item: tuple[Shard, Head]) -> bytes:
+    return item[1].position
 
 
 def decide(
     tx: Statements,
     request: Request,
-    records: dict[bytes, JobRecord],
+    heads: dict[bytes, Head],
     claimed: bool,
     handed_over: Collection[bytes],
     now_ms: int,
 ) -> Ruling:
     """Handed over: too late; otherwise by the row. A request that its caller took back is not decided [7]."""
     change, (key,) = request.change, request.keys
-    record = records.get(key)
-    if not claimed or record is None or change is None:
+    head = heads.get(key)
+    if not claimed or head is None or change is None or key in handed_over:
         return Ruling(request=request, claimed=claimed, granted=False)
-    if key in handed_over:
-        return Ruling(request=request, claimed=True, granted=False, job=record.job)
-    update = door.changed(record, change, request.due_ms, now_ms)
+    update = door.changed(head, change, request.due_ms, now_ms)
     if update is None:
-        granted = door.standing_of(record, change) is door.Standing.GRANTED
-        return Ruling(request=request, claimed=True, granted=granted, job=None if record.status.final else record.job)
-    apply_change(tx, request.shard.app, record, update, change, now_ms)
-    records[key] = after = updated(record, update)
-    return Ruling(request=request, claimed=True, granted=True, job=None if after.status.final else after.job)
+        granted = door.standing_of(head, change) is door.Standing.GRANTED
+        return Ruling(request=request, claimed=True, granted=granted)
+    apply_change(tx, request.shard.app, head, update, change, now_ms)
+    heads[key] = msgspec.structs.replace(head, due_ms=update.due_ms, attempt=update.attempt, status=update.status)
+    return Ruling(request=request, claimed=True, granted=True)
 
 
-def apply_change(tx: Statements, app: str, record: JobRecord, update: Update, change: Change, now_ms: int) -> None:
+def apply_change(tx: Statements, app: str, head: Head, update: Update, change: Change, now_ms: int) -> None:
     """Write a decided change: row, entries, count."""
     if tx.update_jobs(app, [update]):
-        raise StoreUnavailable(f"job {record.id} changed under the exclusive lock of its shard")
-    door.write_entries(tx, app, record, update)
+        raise StoreUnavailable(f"job {key_text(head.key)} changed under the exclusive lock of its shard")
+    door.write_entries(tx, app, head, update)
     if update.status.final:
-        tx.delete_marks([(Shard(app, record.job.shard), record.job.key)])
+        tx.delete_marks([(Shard(app, shard_of(head.key)), head.key)])
     tx.add_counts({(app, door.counted(change)): 1}, now_ms)
-
-
-def updated(record: JobRecord, update: Update) -> JobRecord:
-    """The record after the update."""
-    scheduled = record.job.scheduled_ms if update.scheduled_ms is None else update.scheduled_ms
-    job = msgspec.structs.replace(record.job, due_ms=update.due_ms, attempt=update.attempt, scheduled_ms=scheduled)
-    return msgspec.structs.replace(record, job=job, status=update.status)
 
 
 def settle(

@@ -7,6 +7,7 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.store.base import (
+    ROOM,
     Answers,
     Claim,
     Grant,
@@ -15,6 +16,7 @@ from infinite_scheduler.store.base import (
     Page,
     Request,
     Running,
+    Sample,
     Scan,
     Settled,
     Settlement,
@@ -27,6 +29,13 @@ from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.statements import Database, Session, Statements
 
 Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
+
+
+def sample(tx: Statements, clock: Clock) -> Sample | None:
+    """Read the database's clock, as tightly as can be: not as the first statement, which may begin the transaction."""
+    asked_us = clock.steady_us()
+    store_ms = tx.now_ms()
+    return None if store_ms is None else Sample(store_ms=store_ms, asked_us=asked_us, answered_us=clock.steady_us())
 
 
 class SqlOwnership(Ownership):
@@ -48,16 +57,29 @@ class SqlOwnership(Ownership):
         number = next((shard.number for shard in shards), 0)
         return self._sessions[number % self.lanes]
 
-    async def beat(self, *, renew: bool = True, draining: bool = False) -> View:
+    async def beat(
+        self,
+        *,
+        renew: bool = True,
+        draining: bool = False,
+        clock_off: bool = False,
+        clock_offset_ms: int | None = None,
+    ) -> View:
         node = msgspec.structs.replace(
-            self._node, draining=draining, beat=self._node.beat + renew, beat_ms=self._clock.wall_ms()
+            self._node,
+            draining=draining,
+            clock_off=clock_off,
+            clock_offset_ms=clock_offset_ms,
+            beat=self._node.beat + renew,
+            beat_ms=self._clock.wall_ms(),
         )
 
         def body(tx: Statements) -> View:
             if renew:
                 tx.write_node(node)
             shards = tuple(tx.read_shards())  # before the nodes: whoever owns one has been a node for longer
-            return View(shards=shards, nodes=tuple(tx.read_nodes()), apps=tuple(tx.read_apps()))
+            nodes, apps = tuple(tx.read_nodes()), tuple(tx.read_apps())
+            return View(shards=shards, nodes=nodes, apps=apps, clock=sample(tx, self._clock))
 
         self._node = node  # even if the answer is lost: every sign of life differs from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))
@@ -96,10 +118,16 @@ class SqlOwnership(Ownership):
         return ()
 
     async def answer(
-        self, owners: Mapping[Shard, Owner], requests: Sequence[Request], handed_over: Collection[bytes]
+        self,
+        owners: Mapping[Shard, Owner],
+        requests: Sequence[Request],
+        handed_over: Collection[bytes],
+        room: int = ROOM,
     ) -> Answers:
         now_ms = self._clock.wall_ms()
-        answers = await self._lane(owners).write(lambda tx: owner.answer(tx, owners, requests, handed_over, now_ms))
+        answers = await self._lane(owners).write(
+            lambda tx: owner.answer(tx, owners, requests, handed_over, now_ms, room)
+        )
         self._decided((ruling.request.id, ruling.granted) for ruling in answers.rulings if ruling.claimed)
         return answers
 

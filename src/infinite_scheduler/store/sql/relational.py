@@ -8,7 +8,7 @@ from typing import Any, Final
 from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
 from infinite_scheduler.store.base import Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
-from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.dialect import Blob, places
 from infinite_scheduler.store.sql.rows import in_chunks, padded
 from infinite_scheduler.store.sql.scans import Scans
 from infinite_scheduler.store.sql.schema import KEYS_TABLE
@@ -23,6 +23,9 @@ COUNTER: Final = ("process", "app", "day", "what", "n")
 
 KEY_BYTES: Final = 16
 
+ONCE: Final = "once-"
+"""How the name of a process begins whose counters are written once: they can be folded at any time."""
+
 
 class SqlStatements(Scans, ClusterRows):
     """All statements: jobs and the cluster by their base classes, and here what goes on between doors and owners."""
@@ -31,7 +34,7 @@ class SqlStatements(Scans, ClusterRows):
         self._run_many(
             self._dialect.insert("scheduler_requests", REQUEST),
             [
-                (q.id, q.shard.app, q.shard.number, q.change and str(q.change.value), b"".join(q.keys), q.due_ms)
+                (q.id, q.shard.app, q.shard.number, q.change and str(q.change.value), Blob(b"".join(q.keys)), q.due_ms)
                 for q in requests
             ],
         )
@@ -39,9 +42,10 @@ class SqlStatements(Scans, ClusterRows):
     def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
         wanted = frozenset(shards)
         found: list[Request] = []
-        for app in sorted({shard.app for shard in wanted}):
-            rows = self._select(f"SELECT {', '.join(REQUEST)} FROM scheduler_requests WHERE app = ?", (app,))
-            found += map(_request, rows)
+        for chunk in in_chunks(sorted({shard.app for shard in wanted})):
+            some = padded(chunk)
+            text = f"SELECT {', '.join(REQUEST)} FROM scheduler_requests WHERE app IN ({places(len(some))})"
+            found += map(_request, self._select(text, some))
         return [request for request in found if request.shard in wanted]
 
     def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
@@ -63,23 +67,27 @@ class SqlStatements(Scans, ClusterRows):
 
     def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Mapping[str, tuple[bytes, bytes]]:
         claims = sorted(
-            (app, row.spec.idempotency_key, row.key, row.spec.digest, row.created_ms)
+            (app, row.spec.idempotency_key, row.key, Blob(row.spec.digest), row.created_ms)
             for row in rows
             if row.spec.idempotency_key is not None
         )
         if not claims or self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) == len(claims):
             return {}
         wanted = {(key, id_) for _, key, id_, _, _ in claims}
-        others: dict[str, tuple[bytes, bytes]] = {}
-        for chunk in in_chunks({key for key, _ in wanted}):
+        others = self.read_keys(app, {key for key, _ in wanted})
+        differing = {key for key, id_ in wanted if others[key][0] != id_}
+        return {key: others[key] for key in differing}
+
+    def read_keys(self, app: str, keys: Collection[str]) -> Mapping[str, tuple[bytes, bytes]]:
+        found: dict[str, tuple[bytes, bytes]] = {}
+        for chunk in in_chunks(keys):
             some = padded(chunk)
             text = (
                 f"SELECT idempotency_key, id, digest FROM {KEYS_TABLE}"
-                f" WHERE app = ? AND idempotency_key IN ({places(len(some))})"
+                f" WHERE app = ? AND idempotency_key IN ({places(len(some))}){self._dialect.newest}"
             )
-            others.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))
-        differing = {key for key, id_ in wanted if others[key][0] != id_}
-        return {key: others[key] for key in differing}
+            found.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))
+        return found
 
     def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
         self._run_many(
@@ -105,9 +113,8 @@ class SqlStatements(Scans, ClusterRows):
         return dict(self._select("SELECT id, size FROM scheduler_marks WHERE app = ? AND shard = ?", shard))
 
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None:
-        self._run_many(
-            "DELETE FROM scheduler_marks WHERE app = ? AND shard = ? AND id = ?",
-            [(shard.app, shard.number, key) for shard, key in keys],
+        self._delete_many(
+            "scheduler_marks", ("app", "shard", "id"), ((shard.app, shard.number, key) for shard, key in keys)
         )
 
     def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
@@ -130,6 +137,11 @@ def _request(row: Sequence[Any]) -> Request:
         id=id_,
         shard=Shard(app, number),
         change=Change(change) if change else None,
-        keys=tuple(keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)),
+        keys=keys_in(keys),
         due_ms=due_ms,
     )
+
+
+def keys_in(joined: bytes) -> tuple[bytes, ...]:
+    """The keys of jobs that stand one behind the other."""
+    return tuple(joined[i : i + KEY_BYTES] for i in range(0, len(joined), KEY_BYTES))

@@ -1,14 +1,17 @@
 """What all statements share: a cursor, a dialect, and which tables there are."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.statements import Statements
-from infinite_scheduler.store.sql.tables import Catalog
+from infinite_scheduler.store.sql.tables import DAILY, Catalog, Span, span_of
 
 T = TypeVar("T")
+
+MAX_SHARDS = 256
+"""What the eight bits of an id can name."""
 
 IN_LIST = 256
 """The longest list of keys in one statement: far below every database's limit, and few distinct texts for its cache."""
@@ -16,6 +19,14 @@ IN_LIST = 256
 
 class RunAgain(Exception):
     """The transaction must be rolled back and its body run again."""
+
+
+class TablesMissing(Exception):
+    """The transaction needs tables that must be made beside it; then its body is to be run again."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        super().__init__(", ".join(statements))
+        self.statements = statements  # name → what makes it
 
 
 class Rows(Statements):
@@ -26,7 +37,7 @@ class Rows(Statements):
         self._dialect = dialect
         self._process = process
         self._catalog = Catalog(dialect)
-        self._shards_of: dict[str, int] = {}
+        self._shapes: dict[str, tuple[int, Span]] = {}
         self._row_by_row = False
 
     def start(self) -> None:
@@ -40,6 +51,20 @@ class Rows(Statements):
     def forget(self) -> None:
         """A table was not there that should have been: look again at what there is."""
         self._catalog.forget()
+        self._shapes.clear()
+
+    def trust(self, tables: Iterable[str]) -> None:
+        """These tables were made beside this transaction, which may not see that yet."""
+        self._catalog.trust(tables)
+
+    def go_slowly(self) -> None:
+        """A bulk statement failed because of a single row: from now on row by row, to the end of this body."""
+        self._row_by_row = True
+
+    @property
+    def cursor(self) -> Cursor:
+        """What the statements are run on."""
+        return self._cursor
 
     def close(self) -> None:
         """Let go of the connection: one whose cursor still has a statement would stay open."""
@@ -52,11 +77,11 @@ class Rows(Statements):
     def _select_some(self, text: str, parameters: Sequence[Any], column: int, room: int) -> tuple[list[Any], bool]:
         """Rows until the bytes in a column exceed `room`, and whether there may be more; one row at least."""
         self._cursor.execute(self._dialect.text(text), parameters)
-        rows = []
-        while room > 0 and (row := self._cursor.fetchone()) is not None:
+        rows: list[Any] = []
+        while (room > 0 or not rows) and (row := self._cursor.fetchone()) is not None:
             rows.append(row)
             room -= len(row[column])
-        return rows, room <= 0
+        return rows, room <= 0 < len(rows)
 
     def _run(self, text: str, parameters: Sequence[Any] = ()) -> int:
         self._cursor.execute(self._dialect.text(text), parameters)
@@ -65,17 +90,47 @@ class Rows(Statements):
     def _run_many(self, text: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row. Returns how many rows of the table it changed."""
         rows = list(rows)
-        if not rows:
-            return 0
-        self._cursor.executemany(self._dialect.text(text), rows)
-        return self._cursor.rowcount
+        return self._dialect.run_many(self._cursor, text, rows) if rows else 0
+
+    def _delete_many(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+        """Delete rows by the values in these columns. Returns how many there were."""
+        rows = list(rows)
+        return self._dialect.delete_many(self._cursor, table, columns, rows) if rows else 0
 
     def _has(self, table: str) -> bool:
         return self._catalog.has(table, self._cursor)
 
-    def _make_job_table(self, table: str) -> None:
-        if not self._has(table):
-            self._cursor.execute(create_job_table(self._dialect, table))
+    def _shape(self, app: str) -> tuple[int, Span]:
+        """How many shards an app has and what span its tables are for: both are fixed when it is made."""
+        if app not in self._shapes:
+            rows = self._select("SELECT shards, span FROM scheduler_apps WHERE name = ?", (app,))
+            if not rows:
+                return MAX_SHARDS, DAILY
+            self._shapes[app] = rows[0][0], span_of(rows[0][1])
+        return self._shapes[app]
+
+    def _span(self, app: str) -> Span:
+        return self._shape(app)[1]
+
+    def _periods(self, app: str) -> tuple[int, ...]:
+        """The periods for which the app has a table, in order."""
+        return self._catalog.periods(app, self._span(app), self._cursor)
+
+    def has_table(self, app: str, due_ms: int) -> bool:
+        """Is there a table of the app for the period of this moment?"""
+        span = self._span(app)
+        return self._has(span.table(app, span.period_at(due_ms)))
+
+    def _make_job_tables(self, tables: Iterable[str]) -> None:
+        self._require({name: create_job_table(self._dialect, name) for name in tables if not self._has(name)})
+
+    def _require(self, tables: Mapping[str, str]) -> None:
+        """Make those of these tables (name → statement) that are not there."""
+        missing = {name: statement for name, statement in tables.items() if not self._has(name)}
+        if missing and not self._dialect.tables_in_transactions:
+            raise TablesMissing(missing)
+        for statement in missing.values():
+            self._cursor.execute(statement)
             self._catalog.forget()
 
 

@@ -5,10 +5,13 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infinite_scheduler.model import Job, shard_of
+import msgspec
+
+from infinite_scheduler.model import Job, Status, priority_of, shard_of
 from infinite_scheduler.store.base import Scan
 from infinite_scheduler.store.sql.job_rows import PENDING, JobRows, after, jobs_of
-from infinite_scheduler.store.sql.tables import day_of, day_table, later_table, moved_table
+from infinite_scheduler.store.sql.statements import Head
+from infinite_scheduler.store.sql.tables import later_table, moved_table
 
 STRIDE: Final = 2
 """So many rows for each job of a page are looked at in one statement."""
@@ -24,51 +27,53 @@ class Scans(JobRows):
     """Pending jobs by position."""
 
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
-        rows, end = self._scan_days(scan)
+        rows, end = self._scan_periods(scan)
         later = later_table(scan.app)
         if self._has(later):
-            others, others_end, _ = self._scan_table(later, scan, scan.start, scan.end, scan.limit, BUDGET * scan.limit)
-            rows, end = _merged(rows, end, others, others_end, scan.limit)
+            read = msgspec.structs.replace(scan, end=end) if end is not None else scan
+            others, others_end, _ = self._scan_table(later, read, BUDGET * scan.limit)
+            rows, end = _merged(rows, end, others, others_end, scan)
         return jobs_of(scan.app, rows), end
 
-    def _scan_days(self, scan: Scan) -> tuple[list[Any], bytes | None]:
-        """The day tables one after the other, until the page is full."""
+    def _scan_periods(self, scan: Scan) -> tuple[list[Any], bytes | None]:
+        """The tables of the periods one after the other, until the page is full."""
         rows: list[Any] = []
         budget = BUDGET * scan.limit
-        first, last = day_of(scan.start), day_of(scan.end)
-        for day in self._catalog.days(scan.app, self._cursor):
-            if not first <= day <= last:
+        span = self._span(scan.app)
+        first, last = span.period(scan.start), span.period(scan.end)
+        for period in self._periods(scan.app):
+            if not first <= period <= last:
                 continue
-            found, end, looked = self._scan_table(
-                day_table(scan.app, day), scan, scan.start, scan.end, scan.limit - len(rows), budget
-            )
+            found, end, looked = self._scan_table(span.table(scan.app, period), scan, budget, rows)
             rows += found
             budget -= looked
             if end is not None:
                 return rows, end
-            if rows and sum(len(row[PAYLOAD]) for row in rows) >= scan.room:
-                return rows, _next(rows[-1][0], scan.end)
-            if len(rows) >= scan.limit:
+            if len(rows) >= scan.limit or (rows and _weight(rows) >= scan.room):
                 return rows, _next(rows[-1][0], scan.end)
         return rows, None
 
     def _scan_table(
-        self, table: str, scan: Scan, start: bytes, end: bytes, limit: int, budget: int
+        self, table: str, scan: Scan, budget: int, before: Sequence[Any] = ()
     ) -> tuple[list[Any], bytes | None, int]:
-        """Pending rows of one table; the key up to which all were read, or None; how many rows were looked at."""
+        """Pending rows of one table, as many as the page takes beside those before.
+
+        Returns them; the key up to which all were read, or None; and how many rows were looked at.
+        """
         select = (
             f"SELECT {self._job_columns} FROM {table} WHERE id >= ? AND id < ? AND status = '{PENDING}'"
             f"{self._filter(scan)} ORDER BY id LIMIT ?"
         )
         stride = f"SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
         rows: list[Any] = []
-        looked, room = 0, scan.room
+        start, end, looked = scan.start, scan.end, 0
+        limit, room = scan.limit - len(before), scan.room - _weight(before)
         while True:
             ahead = self._select(stride, (start, end, STRIDE * scan.limit))
             bound = ahead[0][0] if ahead else end
             some, cut = self._select_some(select, (start, bound, limit - len(rows)), PAYLOAD, room)
             rows += some
-            room -= sum(len(row[PAYLOAD]) for row in some)
+            room -= _weight(some)
             if cut or len(rows) >= limit:
                 return rows, _next(rows[-1][0], end), looked
             if not ahead:
@@ -81,38 +86,27 @@ class Scans(JobRows):
     def _filter(self, scan: Scan) -> str:
         """Conditions on shard and priority; none when all shards of the app are asked for."""
         condition = ""
-        if len(scan.shards) < self._shard_count(scan.app):
+        if len(scan.shards) < self._shape(scan.app)[0]:
             condition += f" AND shard IN ({', '.join(str(int(shard)) for shard in sorted(scan.shards))})"
         if scan.priority is not None:
             condition += f" AND priority = {int(scan.priority)}"
         return condition
 
-    def _shard_count(self, app: str) -> int:
-        """How many shards the app has: fixed when it is made."""
-        if app not in self._shards_of:
-            rows = self._select("SELECT shards FROM scheduler_apps WHERE name = ?", (app,))
-            if not rows:
-                return 256
-            self._shards_of[app] = rows[0][0]
-        return self._shards_of[app]
-
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
         if not self._has(moved_table(scan.app)):
             return (), None
-        found: list[tuple[bytes, Job]] = []
+        found: list[tuple[bytes, Head]] = []
         start = scan.start
         for _ in range(BUDGET // STRIDE):
             entries, bound = self._entries(scan, start)
             found += self._pending(scan, entries)
-            cut = scan.limit
-            while 0 < cut < len(found) and found[cut][0] == found[cut - 1][0]:
-                cut += 1  # one position is never split between pages
+            cut = _cut(found, scan)
             if cut < len(found):
-                return found[:cut], found[cut][0]
+                return self._loaded(scan.app, found[:cut]), found[cut][0]
             if bound is None:
-                return found, None
+                return self._loaded(scan.app, found), None
             start = bound
-        return found, start
+        return self._loaded(scan.app, found), start
 
     def _entries(self, scan: Scan, start: bytes) -> tuple[list[Any], bytes | None]:
         """A stretch of entries, and where the next one begins."""
@@ -127,28 +121,49 @@ class Scans(JobRows):
         bound: bytes = entries[-1][0]
         return [entry for entry in entries if entry[0] < bound], bound
 
-    def _pending(self, scan: Scan, entries: Sequence[Any]) -> list[tuple[bytes, Job]]:
-        """Those entries whose rows are pending, in order."""
+    def _pending(self, scan: Scan, entries: Sequence[Any]) -> list[tuple[bytes, Head]]:
+        """Those entries whose rows are pending, in order, with all but what they carry."""
         wanted = [
             (place, key)
             for place, key in entries
-            if shard_of(place) in scan.shards and scan.priority in (None, (place[7] >> 2) & 3)
+            if shard_of(place) in scan.shards and scan.priority in (None, priority_of(place))
         ]
-        keys = {key for _, key in wanted}
-        rows = self._read_by_key(scan.app, keys, self._job_columns, f" AND status = '{PENDING}'") if keys else []
-        jobs = {job.key: job for job in jobs_of(scan.app, rows)}
-        return [(place, jobs[key]) for place, key in wanted if key in jobs]
+        heads = {head.key: head for head in self.read_heads(scan.app, {key for _, key in wanted})}
+        pending = [(place, heads[key]) for place, key in wanted if key in heads]
+        return [(place, head) for place, head in pending if head.status is Status.PENDING]
+
+    def _loaded(self, app: str, found: Sequence[tuple[bytes, Head]]) -> list[tuple[bytes, Job]]:
+        """The same with their jobs, but those that are not pending any more."""
+        keys = {head.key for _, head in found}
+        rows = self._read_by_key(app, keys, self._job_columns, f" AND status = '{PENDING}'")
+        jobs = {job.key: job for job in jobs_of(app, rows)}
+        return [(place, jobs[head.key]) for place, head in found if head.key in jobs]
 
     def insert_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         if entries:
             self._dialect.insert_many(self._cursor, moved_table(app), ("position", "id"), sorted(entries))
 
     def delete_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        self._run_many(f"DELETE FROM {moved_table(app)} WHERE position = ? AND id = ?", sorted(entries))
+        self._delete_many(moved_table(app), ("position", "id"), sorted(entries))
+
+
+def _cut(found: Sequence[tuple[bytes, Head]], scan: Scan) -> int:
+    """How many of these make a page: one position is never split between two."""
+    room = scan.room
+    for i, (place, head) in enumerate(found):
+        if i and (i >= scan.limit or room <= 0) and place != found[i - 1][0]:
+            return i
+        room -= head.size
+    return len(found)
+
+
+def _weight(rows: Sequence[Any]) -> int:
+    """The bytes of payload in these rows."""
+    return sum(len(row[PAYLOAD]) for row in rows)
 
 
 def _merged(
-    rows: list[Any], end: bytes | None, others: list[Any], others_end: bytes | None, limit: int
+    rows: list[Any], end: bytes | None, others: list[Any], others_end: bytes | None, scan: Scan
 ) -> tuple[list[Any], bytes | None]:
     """Two sources as one page: only up to where both were read."""
     bounds = [bound for bound in (end, others_end) if bound is not None]
@@ -157,8 +172,13 @@ def _merged(
         rows = sorted(rows + others)
     if bound is not None:
         rows = [row for row in rows if row[0] < bound]
-    if len(rows) > limit:
-        return rows[:limit], rows[limit][0]
+    if not others:
+        return rows, bound
+    room = scan.room
+    for i, row in enumerate(rows):
+        if i and (i >= scan.limit or room <= 0):
+            return rows[:i], row[0]
+        room -= len(row[PAYLOAD])
     return rows, bound
 
 

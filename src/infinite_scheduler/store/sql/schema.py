@@ -2,6 +2,7 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 from infinite_scheduler.errors import StoreMismatch
@@ -9,6 +10,7 @@ from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.tables import moved_table
 
 SCHEMA_TABLE = "scheduler_schema"
+"""One row: the version of the schema, a number that grows with every table made or dropped, and the store's name."""
 
 Columns = Sequence[tuple[str, str]]
 
@@ -37,6 +39,7 @@ SHARED: dict[str, tuple[Columns, str]] = {
         (
             ("name", "name NOT NULL"),
             ("shards", "int NOT NULL"),
+            ("span", "name NOT NULL"),
             ("paused", "bool NOT NULL"),
             ("created_ms", "int NOT NULL"),
         ),
@@ -49,6 +52,9 @@ SHARED: dict[str, tuple[Columns, str]] = {
             ("apps", "text NOT NULL"),
             ("started_ms", "int NOT NULL"),
             ("draining", "bool NOT NULL"),
+            ("drain_asked", "bool"),
+            ("clock_off", "bool NOT NULL"),
+            ("clock_offset_ms", "int"),
             ("beat", "int NOT NULL"),
             ("beat_ms", "int NOT NULL"),
         ),
@@ -118,12 +124,27 @@ KEY_COLUMNS: Columns = (
 )
 
 
-def create_table(dialect: Dialect, table: str, columns: Columns, key: str, readable: Sequence[str] = ()) -> str:
+Index = tuple[str, str]
+"""The name of an index and the columns it is over."""
+
+REQUESTS_INDEX: Index = ("scheduler_requests_by_shard", "app, shard")
+
+
+def create_table(  # noqa: PLR0917 - a table has so many parts
+    dialect: Dialect,
+    table: str,
+    columns: Columns,
+    key: str,
+    readable: Sequence[str] = (),
+    indexes: Sequence[Index] = (),
+    options: str | None = None,
+) -> str:
     """The statement that makes a table unless it is there."""
     lines = [*readable, *(f"{name} {_typed(dialect, kind)}" for name, kind in columns), f"PRIMARY KEY ({key})"]
+    if dialect.indexes_in_tables:
+        lines += [f"INDEX {name} ({over})" for name, over in indexes]
     body = ",\n  ".join(lines)
-    options = dialect.keys_table_options if table == KEYS_TABLE else dialect.table_options
-    return f"CREATE TABLE IF NOT EXISTS {table} (\n  {body}\n){options}"
+    return f"CREATE TABLE IF NOT EXISTS {table} (\n  {body}\n){dialect.table_options if options is None else options}"
 
 
 def create_job_table(dialect: Dialect, table: str) -> str:
@@ -135,7 +156,7 @@ def create_job_table(dialect: Dialect, table: str) -> str:
         dialect.readable_time("created_at", "created_ms"),
         dialect.readable_time("finished_at", "finished_ms"),
     )
-    return create_table(dialect, table, JOB_COLUMNS, "id", readable)
+    return create_table(dialect, table, JOB_COLUMNS, "id", readable, options=dialect.job_table_options)
 
 
 def create_moved_table(dialect: Dialect, app: str) -> str:
@@ -151,10 +172,21 @@ def _typed(dialect: Dialect, kind: str) -> str:
 
 
 def _first(dialect: Dialect) -> Iterator[str]:
+    indexes = {
+        "scheduler_requests": [REQUESTS_INDEX],
+        "scheduler_verdicts": dialect.verdicts_indexes,
+        KEYS_TABLE: dialect.keys_indexes,
+    }
     for table, (columns, key) in SHARED.items():
-        yield create_table(dialect, table, columns, key)
-    yield create_table(dialect, KEYS_TABLE, KEY_COLUMNS, "app, idempotency_key")
-    yield "CREATE INDEX scheduler_requests_by_shard ON scheduler_requests (app, shard)"
+        yield create_table(dialect, table, columns, key, indexes=indexes.get(table, ()))
+    options = dialect.keys_table_options
+    yield create_table(
+        dialect, KEYS_TABLE, KEY_COLUMNS, "app, idempotency_key", indexes=indexes[KEYS_TABLE], options=options
+    )
+    if not dialect.indexes_in_tables:
+        for table, some in indexes.items():
+            for name, over in some:
+                yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} {over if '(' in over else f'({over})'}"
 
 
 MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first,)
@@ -187,8 +219,12 @@ def migrate(cursor: Cursor, dialect: Dialect) -> None:
         for statement in step(dialect):
             cursor.execute(statement)
     if version == 0:
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {SCHEMA_TABLE} (version {dialect.types['int']} NOT NULL)")
+        columns = (("version", "int NOT NULL"), ("tables", "int NOT NULL"), ("store_id", "name NOT NULL"))
+        cursor.execute(create_table(dialect, SCHEMA_TABLE, columns, "version"))
         cursor.execute(f"DELETE FROM {SCHEMA_TABLE}")
-        cursor.execute(f"INSERT INTO {SCHEMA_TABLE} (version) VALUES ({VERSION})")
+        cursor.execute(
+            dialect.text(f"INSERT INTO {SCHEMA_TABLE} (version, tables, store_id) VALUES (?, ?, ?)"),
+            (VERSION, 2, os.urandom(8).hex()),
+        )
     else:
         cursor.execute(f"UPDATE {SCHEMA_TABLE} SET version = {VERSION}")

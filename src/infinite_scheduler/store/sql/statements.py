@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status
+from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
 
 T = TypeVar("T")
@@ -39,6 +39,21 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
 
 
+class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A row without what it carries: what decisions need, and how many bytes the payload has."""
+
+    key: bytes
+    due_ms: int
+    attempt: int
+    status: Status
+    size: int
+
+    @property
+    def position(self) -> bytes:
+        """Where a scan meets the job."""
+        return position(self.key, self.due_ms)
+
+
 class Statements(ABC):
     """One open transaction at READ COMMITTED: each statement sees what is committed by then, and its own writes."""
 
@@ -63,12 +78,22 @@ class Statements(ABC):
         """Rows by key, in any order, those that exist; without their attempts."""
 
     @abstractmethod
+    def read_heads(self, app: str, keys: Collection[bytes]) -> Sequence[Head]:
+        """The heads of rows by key, in any order, those that exist."""
+
+    @abstractmethod
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
-        """Pending rows by key in [start, end), in order; then the key up to which all were read, None: all of them."""
+        """Pending rows by key in [start, end), in order; then the key up to which all were read, None: all of them.
+
+        At most `limit` rows, and none after their payloads have `room` bytes; one at least.
+        """
 
     @abstractmethod
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
-        """Entries by position in [start, end), in order, with their pending rows; then as for rows."""
+        """Entries by position in [start, end), in order, with their pending rows; then as for rows.
+
+        Bounded as rows are, but those of one position come together.
+        """
 
     @abstractmethod
     def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:
@@ -110,6 +135,10 @@ class Statements(ABC):
         """Insert or ignore idempotency keys. Returns, for each key that another job has, that job's id and digest."""
 
     @abstractmethod
+    def read_keys(self, app: str, keys: Collection[str]) -> Mapping[str, tuple[bytes, bytes]]:
+        """For each of these idempotency keys that a job has, that job's id and digest."""
+
+    @abstractmethod
     def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
         """Insert or replace attempts of jobs."""
 
@@ -149,7 +178,15 @@ class Statements(ABC):
 
     @abstractmethod
     def write_node(self, node: NodeInfo) -> None:
-        """Insert or replace a node's row."""
+        """Insert or replace a node's row, but for what others have asked of it."""
+
+    @abstractmethod
+    def set_drain(self, node_id: str, *, asked: bool) -> int:
+        """Ask all nodes of this name to drain, or to go on. Returns how many there are."""
+
+    @abstractmethod
+    def now_ms(self) -> int | None:
+        """The database's own clock at this very moment, rounded down; None where it has none."""
 
     @abstractmethod
     def delete_node(self, nonce: str) -> None: ...
@@ -187,6 +224,9 @@ class Database(ABC):
     lanes: int
     """How many lanes of owned shards may work at once."""
 
+    found: int
+    """The version of the schema that was there when it was opened; 0: there was none."""
+
     @abstractmethod
     async def open(self) -> None:
         """Connect, and bring the schema up to date under a lock."""
@@ -201,6 +241,11 @@ class Database(ABC):
     @abstractmethod
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         """Make tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
+
+    async def prepared(self, app: str) -> frozenset[int] | None:
+        """The periods for which the app has a table, for a process that may make none; None: it may."""
+        del app
+        return None
 
     @abstractmethod
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:

@@ -29,6 +29,7 @@ from infinite_scheduler.model import (
 from infinite_scheduler.store.base import (
     AppInfo,
     Found,
+    Holder,
     NodeInfo,
     Poke,
     Query,
@@ -39,14 +40,14 @@ from infinite_scheduler.store.base import (
     View,
 )
 from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.door import Ask, Standing
-from infinite_scheduler.store.sql.ownership import SqlOwnership
+from infinite_scheduler.store.sql.ownership import SqlOwnership, sample
 from infinite_scheduler.store.sql.petitions import Petitions
+from infinite_scheduler.store.sql.prepared import Prepared
+from infinite_scheduler.store.sql.rows import MAX_SHARDS
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
-
-MAX_SHARDS = 256
-"""What the eight bits of an id can name."""
+from infinite_scheduler.store.sql.upkeep import make_tables_ahead
 
 TRIES = 4
 """How often an insert is sent when its answer is lost; its ids make the repetition harmless."""
@@ -64,6 +65,7 @@ class SqlStore(Store):
         self._owners: list[SqlOwnership] = []
         self._pokes: list[Poke] = []
         self._petitions: Petitions | None = None
+        self._prepared = Prepared(database, clock)
 
     async def open(self) -> None:
         await self._database.open()
@@ -82,7 +84,13 @@ class SqlStore(Store):
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise InvalidRequest(f"app {app!r} cannot have {shards} shards; expected 1 to {MAX_SHARDS}")
         now_ms = self._clock.wall_ms()
-        wanted = AppInfo(name=app, shards=shards or self._limits.shards, paused=False, created_ms=now_ms)
+        wanted = AppInfo(
+            name=app,
+            shards=shards or self._limits.shards,
+            span=self._limits.tables,
+            paused=False,
+            created_ms=now_ms,
+        )
 
         def body(tx: Statements) -> AppInfo:
             tx.insert_app(wanted, now_ms)
@@ -97,15 +105,28 @@ class SqlStore(Store):
             )
         return info
 
+    @property
+    def schema_found(self) -> int:
+        """The version of the schema that was there when the store was opened; 0: there was none."""
+        return self._database.found
+
+    async def make_tables_ahead(self, app: str, days: int) -> Sequence[str]:
+        """Make the tables of an app for so many days from now. Returns the names of the new ones."""
+        return await make_tables_ahead(self._door, app, self._clock.wall_ms(), days)
+
     async def pause(self, app: str, *, paused: bool) -> None:
         if not await self._door.write(lambda tx: tx.set_paused(app, paused=paused)):
             raise UnknownApp(app, await self._known())
+
+    async def drain(self, node_id: str, *, draining: bool) -> int:
+        return await self._door.write(lambda tx: tx.set_drain(node_id, asked=draining))
 
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         now_ms = self._clock.wall_ms()
         for app in {spec.app for spec in specs}:
             await self._app(app)
-        batch = Batch.of(specs, now_ms, self._next_shard)
+        has_table = can_be_made if self._limits.ddl else await self._prepared.tables(self._apps, specs, now_ms)
+        batch = Batch.of(specs, now_ms, self._next_shard, has_table)
         inserted = await self._insert(batch.chunks, now_ms)
         if inserted.woken:
             self._poke(inserted.woken)
@@ -139,6 +160,10 @@ class SqlStore(Store):
 
     async def _known(self) -> Sequence[str]:
         return [info.name for info in await self._reader.read(lambda tx: tx.read_apps())]
+
+    async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
+        found = await self._reader.read(lambda tx: tx.read_keys(app, keys))
+        return {key: Holder(*holder) for key, holder in found.items()}
 
     async def change(
         self,
@@ -205,7 +230,11 @@ class SqlStore(Store):
         def body(tx: Statements) -> Survey:
             nodes = tuple(tx.read_nodes())
             view = View(
-                nodes=nodes, shards=tuple(tx.read_shards()), apps=tuple(tx.read_apps()), dead=self._database.dead(nodes)
+                nodes=nodes,
+                shards=tuple(tx.read_shards()),
+                apps=tuple(tx.read_apps()),
+                dead=self._database.dead(nodes),
+                clock=sample(tx, self._clock),
             )
             return Survey(view=view, counts=tx.read_counts())
 

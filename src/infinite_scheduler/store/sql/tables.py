@@ -1,19 +1,86 @@
 """The tables of an app: which one a key names, and which there are."""
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
-from infinite_scheduler.model import DAY_MS, check_app_name, moment
+import msgspec
+
+from infinite_scheduler.errors import StoreMismatch
+from infinite_scheduler.model import DAY_MS, check_app_name, moment, start_of
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 
 LATER_FLAG = 2
 """The bit in byte 7 of a key that sends it to the table for jobs far ahead."""
 
 
-@lru_cache(maxsize=4096)
-def day_table(app: str, day: int) -> str:
-    """The table of an app for a day, counted from the epoch."""
-    return f"{check_app_name(app)}_scheduled_jobs_{moment(day * DAY_MS):%Y%m%d}"
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """What stretch of time one table of jobs is for; its periods are counted from the epoch."""
+
+    name: str
+    period_ms: int
+    date: str
+    """How the first moment of a period is written at the end of a table's name."""
+
+    def period(self, key: bytes) -> int:
+        """The period of the moment in a key or position."""
+        return int.from_bytes(key[:6], "big") // self.period_ms
+
+    def period_at(self, ms: int) -> int:
+        """The period of a moment."""
+        return ms // self.period_ms
+
+    def starts_ms(self, period: int) -> int:
+        """The first moment of a period."""
+        return period * self.period_ms
+
+    def ends_ms(self, period: int) -> int:
+        """The first moment after a period."""
+        return (period + 1) * self.period_ms
+
+    def keys(self, period: int) -> tuple[bytes, bytes]:
+        """The keys of a period: from the first to before the second."""
+        return start_of(self.starts_ms(period)), start_of(self.ends_ms(period))
+
+    def ahead(self, now_ms: int, days: int) -> range:
+        """The periods from now on, up to the same time of day in so many days."""
+        return range(self.period_at(now_ms), self.period_at(now_ms + days * DAY_MS) + 1)
+
+    def table(self, app: str, period: int) -> str:
+        """The table of an app for a period."""
+        return _period_table(app, self, period)
+
+    def table_of(self, app: str, key: bytes) -> str:
+        """The table that holds the row of this key."""
+        return later_table(app) if key[7] & LATER_FLAG else _period_table(app, self, self.period(key))
+
+    def parse(self, date: str) -> int | None:
+        """The period that ends a table's name; None for a table that is none of these."""
+        try:
+            parsed = datetime.strptime(date, self.date).replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        return int(parsed.timestamp()) * 1000 // self.period_ms if f"{parsed:{self.date}}" == date else None
+
+
+DAILY: Final = Span(name="daily", period_ms=DAY_MS, date="%Y%m%d")
+HOURLY: Final = Span(name="hourly", period_ms=DAY_MS // 24, date="%Y%m%d%H")
+SPANS: Final[Mapping[str, Span]] = {span.name: span for span in (DAILY, HOURLY)}
+
+
+def span_of(name: str) -> Span:
+    """The span of this name."""
+    if name not in SPANS:
+        raise StoreMismatch(
+            f"an app of this store has {name} tables, which this version does not know: upgrade infinite-scheduler here"
+        )
+    return SPANS[name]
+
+
+@lru_cache(maxsize=16384)
+def _period_table(app: str, span: Span, period: int) -> str:
+    return f"{check_app_name(app)}_scheduled_jobs_{moment(span.starts_ms(period)):{span.date}}"
 
 
 @lru_cache(maxsize=1024)
@@ -28,16 +95,6 @@ def moved_table(app: str) -> str:
     return f"{check_app_name(app)}_moved_jobs"
 
 
-def day_of(key: bytes) -> int:
-    """The day of the moment in a key or position."""
-    return int.from_bytes(key[:6], "big") // DAY_MS
-
-
-def table_of(app: str, key: bytes) -> str:
-    """The table that holds the row of this key."""
-    return later_table(app) if key[7] & LATER_FLAG else day_table(app, day_of(key))
-
-
 class Catalog:
     """The tables that exist, as of the transaction under way.
 
@@ -49,7 +106,7 @@ class Catalog:
         self._dialect = dialect
         self._version: object = None
         self._names: frozenset[str] = frozenset()
-        self._days: dict[str, tuple[int, ...]] = {}
+        self._periods: dict[str, tuple[int, ...]] = {}
         self._checked = False
 
     def begin(self) -> None:
@@ -60,33 +117,29 @@ class Catalog:
         """What was known is wrong."""
         self._checked, self._version = False, None
 
+    def trust(self, tables: Iterable[str]) -> None:
+        """These are there, whatever an older view of the database says."""
+        self._names |= frozenset(tables)
+        self._periods = {}
+
     def has(self, table: str, cursor: Cursor) -> bool:
         """Is there such a table?"""
         self._check(cursor)
         return table in self._names
 
-    def days(self, app: str, cursor: Cursor) -> tuple[int, ...]:
-        """The days for which the app has a table, in order."""
+    def periods(self, app: str, span: Span, cursor: Cursor) -> tuple[int, ...]:
+        """The periods for which the app, whose tables have this span, has one, in order."""
         self._check(cursor)
-        if app not in self._days:
+        if app not in self._periods:
             prefix = f"{app}_scheduled_jobs_"
-            days = (_day(name.removeprefix(prefix)) for name in self._names if name.startswith(prefix))
-            self._days[app] = tuple(sorted(day for day in days if day is not None))
-        return self._days[app]
+            found = (span.parse(name.removeprefix(prefix)) for name in self._names if name.startswith(prefix))
+            self._periods[app] = tuple(sorted(period for period in found if period is not None))
+        return self._periods[app]
 
     def _check(self, cursor: Cursor) -> None:
         if self._checked:
             return
         version = self._dialect.tables_version(cursor)
         if version is None or version != self._version:
-            self._names, self._days, self._version = self._dialect.tables(cursor), {}, version
+            self._names, self._periods, self._version = self._dialect.tables(cursor), {}, version
         self._checked = True
-
-
-def _day(date: str) -> int | None:
-    """The day that ends a table's name; None for a table that is not ours."""
-    try:
-        parsed = datetime.strptime(date, "%Y%m%d").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(parsed.timestamp()) * 1000 // DAY_MS if len(date) == len("YYYYMMDD") else None

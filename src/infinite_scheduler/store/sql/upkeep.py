@@ -4,16 +4,20 @@ from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
 from infinite_scheduler.model import DAY_MS, start_of
-from infinite_scheduler.store.base import Upkeep
+from infinite_scheduler.store.base import AppInfo, Upkeep
+from infinite_scheduler.store.sql.rows import in_chunks
 from infinite_scheduler.store.sql.statements import Body, Session
-from infinite_scheduler.store.sql.tables import day_table, later_table
-from infinite_scheduler.store.sql.upkeep_rows import SLICE, UpkeepRows
+from infinite_scheduler.store.sql.tables import later_table, span_of
+from infinite_scheduler.store.sql.upkeep_rows import FIRST, LAST, SLICE, UpkeepRows
 
 T = TypeVar("T")
 
 DAYS_AHEAD: Final = 2
 SLICES: Final = 100
-"""The most slices that delete jobs in one round: about 100,000 rows."""
+"""The most slices that delete something in one round, for each app and each shared table: about 100,000 rows."""
+
+TOGETHER: Final = 24
+"""Tables that are made at once: meanwhile nobody else can make any."""
 
 VERDICT_MS: Final = 3_600_000
 """Who waits for a verdict does so for seconds."""
@@ -21,12 +25,25 @@ VERDICT_MS: Final = 3_600_000
 NODE_MS: Final = 3_600_000
 """A node that was silent for so long and owns nothing is forgotten; if it lives, its next heartbeat says so."""
 
-FIRST: Final = bytes(16)
-LAST: Final = b"\xff" * 16
+
+async def make_tables_ahead(session: Session, app: str, now_ms: int, days: int) -> list[str]:
+    """Make the tables of an app for so many days from now, a few at a time. Returns the names of the new ones."""
+
+    def missing(tx: UpkeepRows) -> list[str]:
+        return list(tx.missing_ahead(app, now_ms, days))
+
+    tables = await session.read(cast("Body[list[str]]", missing))
+    for some in in_chunks(tables, TOGETHER):
+        await session.write(cast("Body[None]", lambda tx, some=some: tx.make_tables(some)))
+    return tables
 
 
 class Keeper:
-    """One round of maintenance, one short transaction after the other."""
+    """One round of maintenance, one short transaction after the other.
+
+    It looks without a lock for what can go, then deletes by key, under the lock of one shard at most. Two rounds at
+    once, of two nodes that both think that it is their turn, do no harm.
+    """
 
     def __init__(
         self, session: Session, reader: Session, *, now_ms: int, retention_ms: int, idempotency_ms: int
@@ -44,14 +61,20 @@ class Keeper:
         made: list[str] = []
         dropped: list[str] = []
         for info in await self._reader.read(lambda tx: tx.read_apps()):
+            self._slices = SLICES
             made += await self._make_tables(info.name)
-            dropped += await self._retire_days(info.name)
+            dropped += await self._retire(info)
             await self._prune_later(info.name)
             await self._prune_entries(info.name)
-        await self._prune_attempts()
-        await self._prune_keys()
-        await self._prune_verdicts()
-        await self._fold()
+        for step in (
+            self._prune_attempts,
+            self._prune_keys,
+            self._prune_verdicts,
+            self._prune_counters,
+            self._forget_nodes,
+        ):
+            self._slices = SLICES
+            await step()
         return Upkeep(tables_made=tuple(made), tables_dropped=tuple(dropped), rows_pruned=self._pruned)
 
     async def nonces(self) -> frozenset[str]:
@@ -65,17 +88,16 @@ class Keeper:
         return await self._reader.read(cast("Body[T]", step))
 
     async def _make_tables(self, app: str) -> list[str]:
-        today = self._now_ms // DAY_MS
-        days = range(today, today + DAYS_AHEAD + 1)
-        return list(await self._write(lambda tx: tx.make_day_tables(app, days)))
+        return await make_tables_ahead(self._session, app, self._now_ms, DAYS_AHEAD)
 
-    async def _retire_days(self, app: str) -> list[str]:
-        """Jobs go when they ended longer than the retention ago; the table of a day goes when no job is left in it."""
-        dropped = []
-        for day in await self._read(lambda tx: tx.old_days(app, self._old_ms)):
-            await self._prune_jobs(day_table(app, day), LAST)
-            if await self._write(lambda tx, day=day: tx.drop_day(app, day, self._old_ms)):  # type: ignore[misc]
-                dropped.append(day_table(app, day))
+    async def _retire(self, info: AppInfo) -> list[str]:
+        """Jobs go when they ended longer than the retention ago; the table of a period when no job is left in it."""
+        app, dropped = info.name, []
+        for period in await self._read(lambda tx: tx.old_periods(app, self._old_ms)):
+            table = span_of(info.span).table(app, period)
+            await self._prune_jobs(table, LAST)
+            if await self._write(lambda tx, at=period: tx.drop_period(app, at, self._old_ms)):  # type: ignore[misc]
+                dropped.append(table)
         return dropped
 
     async def _prune_later(self, app: str) -> None:
@@ -84,29 +106,38 @@ class Keeper:
     async def _prune_jobs(self, table: str, end: bytes) -> None:
         """Look for ended jobs beside the lane, and delete them in it."""
         start: bytes | None = FIRST
+        found: bytes | None = None
         while start is not None and self._slices > 0:
-            found, start = await self._read(
-                lambda tx, at=start: tx.find_ended(table, at, end, self._old_ms)  # type: ignore[misc]
-            )
+            if found is None:
+                found, start = await self._read(
+                    lambda tx, at=start: tx.find_ended(table, at, end, self._old_ms)  # type: ignore[misc]
+                )
             if found is not None:
                 count, start = await self._write(
                     lambda tx, at=found: tx.prune_jobs(table, at, end, self._old_ms)  # type: ignore[misc]
                 )
                 self._spend(count)
+                found = start if count > SLICE // 2 else None  # where many have ended, so have the next ones
 
     async def _prune_entries(self, app: str) -> None:
         start: bytes | None = FIRST
         while start is not None and self._slices > 0:
-            count, start = await self._write(lambda tx, at=start: tx.prune_entries(app, at))  # type: ignore[misc]
+            stale, start = await self._read(lambda tx, at=start: tx.stale_entries(app, at))  # type: ignore[misc]
+            count = 0
+            for shard, entries in stale.items():
+                count += await self._write(
+                    lambda tx, shard=shard, entries=entries: tx.prune_entries(shard, entries)  # type: ignore[misc]
+                )
             self._spend(count)
 
     async def _prune_attempts(self) -> None:
         start: bytes | None = FIRST
         while start is not None and self._slices > 0:
-            count, start = await self._write(
-                lambda tx, at=start: tx.prune_attempts(at, max(0, self._old_ms))  # type: ignore[misc]
+            gone, start = await self._read(
+                lambda tx, at=start: tx.attempts_of_gone(at, max(0, self._old_ms))  # type: ignore[misc]
             )
-            self._spend(count)
+            if gone:
+                self._spend(await self._write(lambda tx, gone=gone: tx.delete_attempts(gone)))  # type: ignore[misc]
 
     async def _prune_keys(self) -> None:
         count = SLICE
@@ -115,15 +146,29 @@ class Keeper:
             self._spend(count)
 
     async def _prune_verdicts(self) -> None:
-        old = await self._read(lambda tx: tx.old_verdicts(self._now_ms - VERDICT_MS))
-        if old:
-            self._spend(await self._write(lambda tx: tx.delete_verdicts(old)))
+        count = SLICE
+        while count == SLICE and self._slices > 0:
+            old = await self._read(lambda tx: tx.old_verdicts(self._now_ms - VERDICT_MS))
+            count = len(old)
+            if old:
+                self._spend(await self._write(lambda tx, old=old: tx.delete_verdicts(old)))  # type: ignore[misc]
 
-    async def _fold(self) -> None:
-        """Counters of past days become one row each; nodes that are long gone are forgotten."""
+    async def _prune_counters(self) -> None:
+        """Counters of past days, and those that are written once, become one row each; old ones go."""
         today, before = self._now_ms // DAY_MS, self._old_ms // DAY_MS
-        self._spend(await self._write(lambda tx: tx.fold_counters(today, before)))
-        self._spend(await self._write(lambda tx: tx.forget_nodes(self._now_ms - NODE_MS)))
+        for step in (
+            lambda tx: tx.delete_counters(before),
+            lambda tx: tx.fold_counters(today),
+        ):
+            count = SLICE
+            while count == SLICE and self._slices > 0:
+                count = await self._write(step)
+                self._spend(count)
+
+    async def _forget_nodes(self) -> None:
+        silent = await self._read(lambda tx: tx.silent_nodes(self._now_ms - NODE_MS))
+        if silent:
+            self._spend(await self._write(lambda tx: tx.delete_nodes(silent)))
 
     def _spend(self, count: int) -> None:
         self._slices -= count > 0

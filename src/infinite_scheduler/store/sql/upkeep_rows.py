@@ -2,15 +2,16 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from infinite_scheduler.model import DAY_MS, Status, position, shard_of, start_of
+from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
+from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING
-from infinite_scheduler.store.sql.relational import COUNTER, SqlStatements
-from infinite_scheduler.store.sql.rows import in_chunks, padded
-from infinite_scheduler.store.sql.tables import day_table, moved_table
+from infinite_scheduler.store.sql.relational import COUNTER, ONCE, SqlStatements, keys_in
+from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
+from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
 """Rows that one transaction of maintenance looks at: a few ms under the write lock."""
@@ -24,24 +25,43 @@ _ENDED: Final = f"id >= ? AND id < ? AND status <> '{PENDING}' AND finished_ms <
 FOLDED: Final = ""
 """The process under whose name the counters of all others are added up."""
 
+FIRST: Final = bytes(16)
+LAST: Final = b"\xff" * 16
+
+Entries = Sequence[tuple[bytes, bytes]]
+"""Positions, each with the key of a job."""
+
+
+class Blocker(NamedTuple):
+    """A job for which its table must stay."""
+
+    finished_ms: int | None  # None: it is pending
+
 
 class UpkeepRows(SqlStatements):
     """What maintenance asks of the database, beside what the protocol does."""
 
-    def make_day_tables(self, app: str, days: Sequence[int]) -> Sequence[str]:
-        """Make the tables for these days. Returns the names of those that are new."""
-        missing = [table for day in days if not self._has(table := day_table(app, day))]
-        for table in missing:
-            self._make_job_table(table)
-        return missing
+    def make_tables(self, tables: Sequence[str]) -> None:
+        """Make these tables for jobs, unless they are there."""
+        self._make_job_tables(tables)
 
-    def old_days(self, app: str, before_ms: int) -> Sequence[int]:
-        """The days with a table that ended before this moment, and before which every shard of the app is settled."""
+    def periods(self, app: str) -> frozenset[int]:
+        """The periods for which the app has a table."""
+        return frozenset(self._periods(app))
+
+    def missing_ahead(self, app: str, now_ms: int, days: int) -> Sequence[str]:
+        """The names of the tables for so many days from now that are not there."""
+        span = self._span(app)
+        return [table for period in span.ahead(now_ms, days) if not self._has(table := span.table(app, period))]
+
+    def old_periods(self, app: str, before_ms: int) -> Sequence[int]:
+        """The periods with a table that ended before this moment, and up to whose end every shard is settled."""
         lows = self._select("SELECT MIN(low_ms) FROM scheduler_shards WHERE app = ?", (app,))
         low_ms = lows[0][0]
         if low_ms is None:
             return []
-        return [day for day in self._catalog.days(app, self._cursor) if (day + 1) * DAY_MS <= min(before_ms, low_ms)]
+        span = self._span(app)
+        return [period for period in self._periods(app) if span.ends_ms(period) <= min(before_ms, low_ms)]
 
     def find_ended(self, table: str, start: bytes, end: bytes, before_ms: int) -> tuple[bytes | None, bytes | None]:
         """The next job that ended before this moment, if one is near; and where to go on looking, if none is."""
@@ -64,41 +84,86 @@ class UpkeepRows(SqlStatements):
         count = self._run(f"DELETE FROM {table} WHERE {_ENDED}", (start, bound, before_ms))
         return count, bound if ahead else None
 
-    def drop_day(self, app: str, day: int, before_ms: int) -> bool:
-        """Drop the table of a day that is over and settled, if no job is left in it."""
-        table = day_table(app, day)
-        if day not in self.old_days(app, before_ms) or self._select(f"SELECT 1 FROM {table} LIMIT 1"):
+    def drop_period(self, app: str, period: int, before_ms: int) -> bool:
+        """Drop the table of a period that is over and settled, if no job is left in it."""
+        table = self._span(app).table(app, period)
+        if period not in self.old_periods(app, before_ms) or self._select(f"SELECT 1 FROM {table} LIMIT 1"):
             return False
         self._cursor.execute(f"DROP TABLE {table}")
         self.forget()
         return True
 
-    def prune_entries(self, app: str, start: bytes) -> tuple[int, bytes | None]:
-        """Delete entries that lie before the low of their shard and do not lead to a pending job any more.
+    def unsettled(self, table: str, below: bytes, after_ms: int) -> tuple[Blocker | None, bytes | None]:
+        """The next job that is pending or ended at or after this moment, from the largest keys down.
 
-        Judged and deleted under the lock of the shards: a job may come back to the moment of a stale entry at any time.
+        Returns it, if one is near; and where to go on looking, if there is more.
         """
-        wanted = [info.shard for info in self.read_shards() if info.shard.app == app]
-        lows = {shard.number: info.low_ms for shard, info in self.lock_shards(wanted, exclusive=True).items()}
+        if not self._has(table):
+            return None, None
+        behind = self._select(f"SELECT id FROM {table} WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET {STRIDE}", (below,))
+        floor = behind[0][0] if behind else FIRST
+        found = self._select(
+            f"SELECT status, finished_ms FROM {table}{self._dialect.by_key} WHERE id >= ? AND id < ?"
+            f" AND (status = '{PENDING}' OR finished_ms >= ?) LIMIT 1",
+            (floor, below, after_ms),
+        )
+        blocker = Blocker(None if found[0][0] == PENDING else found[0][1]) if found else None
+        return blocker, floor if behind else None
+
+    def revivals(self, app: str) -> Mapping[int, int]:
+        """How many jobs of the app were tried again by hand, on each day that is still counted."""
+        rows = self._select(
+            "SELECT day, SUM(n) FROM scheduler_counters WHERE app = ? AND what = ? GROUP BY day",
+            (app, door.counted(Change.RETRY)),
+        )
+        return {day: int(n) for day, n in rows}
+
+    def may_drop(self, app: str, period: int, before_ms: int, revivals: Mapping[int, int]) -> bool:
+        """May the table of this period go, in which no job was pending when these were all the revivals?
+
+        Two things only lead to a pending job in it. One that ended was tried again by hand: that was counted. Or one
+        was inserted late: it is before the line, so its owner was asked to look, and lowers `low` when it does.
+        """
+        start, end = self._span(app).keys(period)
+        asked = self._select("SELECT job_ids FROM scheduler_requests WHERE app = ?", (app,))
+        return (
+            period in self.old_periods(app, before_ms)
+            and not any(start <= key < end for (keys,) in asked for key in keys_in(keys))
+            and all(revivals.get(day) == n for day, n in self.revivals(app).items())
+        )
+
+    def stale_entries(self, app: str, start: bytes) -> tuple[Mapping[Shard, Entries], bytes | None]:
+        """The next entries, by shard, that seem to lead to no pending job any more; and where to go on."""
+        lows = {info.shard: info.low_ms for info in self.read_shards() if info.shard.app == app}
         entries: list[tuple[bytes, bytes]] = self._select(
             f"SELECT position, id FROM {moved_table(app)} WHERE position >= ? AND position < ?"
             " ORDER BY position, id LIMIT ?",
             (start, start_of(max(lows.values(), default=0)), SLICE),
         )
-        old = [(place, key) for place, key in entries if place < start_of(lows.get(shard_of(place), 0))]
-        records = {record.job.key: record for record in self.read_jobs(app, {key for _, key in old})}
-        stale = [
-            (place, key)
-            for place, key in old
-            if key not in records
-            or records[key].status is not Status.PENDING
-            or position(key, records[key].job.due_ms) != place
-        ]
-        self.delete_entries(app, stale)
-        return len(stale), entries[-1][0] if len(entries) == SLICE and entries[-1][0] > start else None
+        following = entries[-1][0] if len(entries) == SLICE and entries[-1][0] > start else None
+        shards: dict[Shard, list[tuple[bytes, bytes]]] = {}
+        for entry in self._stale(app, entries, lows):
+            shards.setdefault(Shard(app, shard_of(entry[0])), []).append(entry)
+        return shards, following
 
-    def prune_attempts(self, start: bytes, before_ms: int) -> tuple[int, bytes | None]:
-        """Delete attempts of jobs that are gone, among those kept under a moment before this one."""
+    def prune_entries(self, shard: Shard, entries: Entries) -> int:
+        """Delete those of these entries that lie before the low of their shard and lead to no pending job.
+
+        Judged and deleted under the lock of the shard: a job may come back to the moment of a stale entry at any time.
+        """
+        lows = {shard: info.low_ms for shard, info in self.lock_shards([shard], exclusive=True).items()}
+        stale = self._stale(shard.app, entries, lows)
+        self.delete_entries(shard.app, stale)
+        return len(stale)
+
+    def _stale(self, app: str, entries: Entries, lows: Mapping[Shard, int]) -> Entries:
+        old = [(place, key) for place, key in entries if place < start_of(lows.get(Shard(app, shard_of(place)), 0))]
+        pending = self._read_by_key(app, {key for _, key in old}, "id, due_ms", f" AND status = '{PENDING}'")
+        current = {(position(key, due_ms), key) for key, due_ms in pending}
+        return [entry for entry in old if entry not in current]
+
+    def attempts_of_gone(self, start: bytes, before_ms: int) -> tuple[Sequence[bytes], bytes | None]:
+        """The next jobs that are gone and have left attempts, among those kept under a moment before this one."""
         rows = self._select(
             "SELECT id, app FROM scheduler_attempts WHERE id >= ? AND id < ? ORDER BY id, attempt LIMIT ?",
             (start, start_of(before_ms), SLICE),
@@ -107,12 +172,15 @@ class UpkeepRows(SqlStatements):
         for key, app in rows:
             apps.setdefault(app, set()).add(key)
         gone = [
-            (key,)
+            key
             for app, keys in apps.items()
-            for key in keys - {record.job.key for record in self.read_jobs(app, keys)}
+            for key in keys - {row[0] for row in self._read_by_key(app, keys, "id", "")}
         ]
-        count = self._run_many("DELETE FROM scheduler_attempts WHERE id = ?", gone)
-        return count, rows[-1][0] if len(rows) == SLICE and rows[-1][0] > start else None
+        return sorted(gone), rows[-1][0] if len(rows) == SLICE and rows[-1][0] > start else None
+
+    def delete_attempts(self, keys: Sequence[bytes]) -> int:
+        """Delete all attempts of these jobs."""
+        return self._delete_in("scheduler_attempts", "id", keys)
 
     def prune_keys(self, before_ms: int) -> int:
         """Delete the next idempotency keys that were claimed before this moment."""
@@ -125,41 +193,58 @@ class UpkeepRows(SqlStatements):
 
     def delete_verdicts(self, requests: Collection[bytes]) -> int:
         """Delete these verdicts."""
+        return self._delete_in("scheduler_verdicts", "request", requests)
+
+    def _delete_in(self, table: str, column: str, values: Collection[bytes]) -> int:
+        """Delete by the first column of the primary key: a join could read the table from end to end."""
         count = 0
-        for chunk in in_chunks(requests):
+        for chunk in in_chunks(values):
             some = padded(chunk)
-            count += self._run(f"DELETE FROM scheduler_verdicts WHERE request IN ({places(len(some))})", some)
+            count += self._run(f"DELETE FROM {table} WHERE {column} IN ({places(len(some))})", some)
         return count
 
-    def fold_counters(self, today: int, before_day: int) -> int:
-        """Add up the counters of past days over all processes; delete those before a day. Returns how many rows went.
-
-        Counters are deltas: a process that is still alive simply begins a new row.
-        """
-        count = self._run("DELETE FROM scheduler_counters WHERE day < ?", (before_day,))
-        rows: list[Any] = self._select(
-            "SELECT process, app, day, what, n FROM scheduler_counters WHERE process <> ? AND day < ? LIMIT ?",
-            (FOLDED, today, SLICE),
+    def delete_counters(self, before_day: int) -> int:
+        """Delete the next counters of days before this one. Returns how many went."""
+        rows = self._select(
+            f"SELECT {', '.join(COUNTER[:4])} FROM scheduler_counters WHERE day < ? LIMIT ?", (before_day, SLICE)
         )
+        return self._delete_many("scheduler_counters", COUNTER[:4], sorted(rows))
+
+    def fold_counters(self, today: int) -> int:
+        """Add the next counters of past days up over all processes, and those that were written once.
+
+        Returns how many rows went. Counters are deltas: a process that is still alive simply begins a new row. A row
+        that was changed or taken by somebody else since it was read is left alone.
+        """
+        rows: list[Any] = sorted(
+            self._select(
+                f"SELECT {', '.join(COUNTER)} FROM scheduler_counters"
+                " WHERE process <> ? AND (day < ? OR process LIKE ?) LIMIT ?",
+                (FOLDED, today, f"{ONCE}%", SLICE),
+            )
+        )
+        if self._row_by_row:
+            rows = [row for row in rows if self._delete_many("scheduler_counters", COUNTER, [row])]
+        elif self._delete_many("scheduler_counters", COUNTER, rows) != len(rows):
+            self._row_by_row = True  # which ones went cannot be told any more
+            raise RunAgain
         sums: dict[tuple[str, int, str], int] = {}
         for _, app, day, what, n in rows:
             sums[app, day, what] = sums.get((app, day, what), 0) + n
         self._run_many(
-            "DELETE FROM scheduler_counters WHERE process = ? AND app = ? AND day = ? AND what = ?",
-            [r[:4] for r in rows],
-        )
-        self._run_many(
             self._dialect.upsert("scheduler_counters", COUNTER, COUNTER[:4], add=("n",)),
             [(FOLDED, *name, n) for name, n in sorted(sums.items())],
         )
-        return count + len(rows)
+        return len(rows)
 
-    def forget_nodes(self, before_ms: int) -> int:
-        """Delete the nodes that were not heard of since this moment and own nothing."""
-        return self._run(
-            "DELETE FROM scheduler_nodes WHERE beat_ms < ? AND nonce NOT IN (SELECT owner_nonce FROM scheduler_shards)",
-            (before_ms,),
-        )
+    def silent_nodes(self, before_ms: int) -> Sequence[tuple[str, int]]:
+        """The nodes that were not heard of since this moment and own nothing, each with its last heartbeat."""
+        owners = {info.owner.nonce for info in self.read_shards()}
+        return [(n.nonce, n.beat) for n in self.read_nodes() if n.beat_ms < before_ms and n.nonce not in owners]
+
+    def delete_nodes(self, nodes: Sequence[tuple[str, int]]) -> int:
+        """Delete those of these nodes that were not heard of again."""
+        return sum(self._run("DELETE FROM scheduler_nodes WHERE nonce = ? AND beat = ?", node) for node in nodes)
 
     def known_nonces(self) -> frozenset[str]:
         """The nonces that nodes or shards name."""

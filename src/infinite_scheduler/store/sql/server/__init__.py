@@ -1,0 +1,1 @@
+"""Database servers as homes of the SQL store."""

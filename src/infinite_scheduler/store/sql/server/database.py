@@ -1,0 +1,96 @@
+"""A database server as the home of the SQL store: a connection for each purpose."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, cast
+
+from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.sql.server.driver import Driver
+from infinite_scheduler.store.sql.server.session import Link, ServerSession, SharedSession, end
+from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.upkeep import Look, ServerKeeper
+from infinite_scheduler.store.sql.statements import Body, Database, Session
+from infinite_scheduler.store.sql.worker import Worker
+
+SWITCH_S: Final = 0.0005
+"""How long a thread may keep the interpreter while others wait: a busy one must not delay the event loop's timers."""
+
+DOOR: Final = "door"
+
+
+class ServerDatabase(Database):
+    """One database on a MariaDB, MySQL or PostgreSQL server.
+
+    Each lane, the heartbeats, the listings for people and maintenance have a connection of their own; the doors share a
+    few. All are made when they are first used, and again when they were lost.
+    """
+
+    def __init__(self, driver: Driver, *, lanes: int = 2, connections: int = 2, ddl: bool = True) -> None:
+        self.lanes = lanes
+        self._driver = driver
+        self._connections = connections
+        self._process = os.urandom(8).hex()
+        self._tables = TableMaker(driver, allowed=ddl)
+        self._worker: Worker | None = None  # changes tables, which takes long at times
+        self._sessions: dict[str, Session] = {}
+        self._looks: dict[str, Look] = {}
+
+    async def open(self) -> None:
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        self._worker = self._worker or Worker("tables")
+        try:
+            self.found = await self._worker.do(self._tables.migrate)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        await asyncio.gather(*(session.close() for session in sessions.values()))  # a frozen server is waited for once
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await end(worker, lambda: None)
+
+    def session(self, name: str) -> Session:
+        if self._worker is None:
+            raise StoreUnavailable("the store is not open")
+        if name not in self._sessions:
+            if name == DOOR:
+                self._sessions[name] = SharedSession([self._single(f"{name}-{i}") for i in range(self._connections)])
+            else:
+                self._sessions[name] = self._single(name)
+        return self._sessions[name]
+
+    def _single(self, name: str) -> ServerSession:
+        # Counters are rows of one connection: two that add to the same row would wait for each other.
+        return ServerSession(name, Link(self._driver, self._tables, f"{self._process}-{name}"))
+
+    async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
+        if self._worker is None:
+            raise StoreUnavailable("the store is not open")
+        keeper = ServerKeeper(
+            self.session("upkeep"),
+            self._tables,
+            self._worker,
+            self._looks,
+            now_ms=now_ms,
+            retention_ms=retention_ms,
+            idempotency_ms=idempotency_ms,
+        )
+        return await keeper.run()
+
+    async def prepared(self, app: str) -> frozenset[int] | None:
+        if self._tables.allowed:
+            return None
+        return await self.session("reader").read(cast("Body[frozenset[int]]", lambda tx: tx.periods(app)))
+
+    def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        """A server cannot tell a dead process from one that is cut off: the lease decides."""
+        del nodes
+        return frozenset()
+
+    def live(self, nonce: str) -> None:
+        """Heartbeats are the only sign of life."""

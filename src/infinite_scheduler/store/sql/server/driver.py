@@ -1,0 +1,127 @@
+"""What a database server's driver must be told and asked, beside the words of its dialect."""
+
+import enum
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+from infinite_scheduler.errors import SchedulerError, StoreUnavailable
+from infinite_scheduler.store.sql.dialect import Cursor, Dialect
+from infinite_scheduler.store.sql.server.masking import HIDDEN, without_secrets
+
+SILENCE_S: Final = 20.0
+"""A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
+
+Longer than a statement may wait for a lock, after which the server would speak.
+"""
+
+DDL_SILENCE_S: Final = 600.0
+"""The same while tables are changed: a large one takes its time."""
+
+KEEPALIVE: Final = {"idle": 10, "interval": 5, "count": 3}
+"""Seconds, seconds and times: so a connection to a machine that is gone is known to be dead, though nobody uses it."""
+
+UNACKNOWLEDGED_MS: Final = 15_000
+"""What the other machine has not acknowledged for so long never arrives."""
+
+
+class Fault(enum.Enum):
+    """What an error of the driver means for the transaction under way."""
+
+    AGAIN = "a deadlock or a serialization failure: nothing was done, and the same may succeed now"
+    MISSING_TABLE = "a statement named a table that is not there"
+    REPEATED = "a bulk insert met a row that is there already"
+    LOST = "the connection is gone, or of no use: the server behind it takes no writes"
+    NOT_NOW = "the server takes no connection at the moment: it starts, stops, or has as many as it may"
+    OTHER = "anything else: the caller must know"
+
+
+class Connection(Protocol):
+    """As much of a DB-API connection as the sessions use."""
+
+    def cursor(self) -> Any: ...
+
+    def close(self) -> object: ...
+
+
+class Driver(ABC):
+    """One kind of server, at one address."""
+
+    Error: ClassVar[type[Exception]]
+    """The root of the driver's errors."""
+
+    sqlalchemy: ClassVar[frozenset[str]]
+    """The SQLAlchemy dialects whose connections can carry jobs in a transaction of the user's own."""
+
+    dialect: Dialect
+
+    place: str
+    """The address as people may see it, without its secrets."""
+
+    secrets: Sequence[str] = ()
+    """What no message may show."""
+
+    @abstractmethod
+    def connect(self) -> Connection:
+        """Open a connection that commits by itself outside of transactions; raises the driver's errors."""
+
+    @abstractmethod
+    def begin(self, cursor: Cursor) -> None:
+        """Begin a transaction that writes: READ COMMITTED, and ended by the server if it stays idle for too long."""
+
+    @abstractmethod
+    def commit(self, cursor: Cursor) -> None: ...
+
+    @abstractmethod
+    def roll_back(self, cursor: Cursor) -> None: ...
+
+    @abstractmethod
+    def borrowed(self, connection: Any) -> Cursor:
+        """A cursor on a connection of the user's, which understands our values; theirs stay as they are."""
+
+    @abstractmethod
+    def commits_by_itself(self, connection: Any) -> bool:
+        """Does this connection of the user's commit every statement?"""
+
+    @abstractmethod
+    def fault(self, error: Exception) -> Fault:
+        """What the error means."""
+
+    def said(self, error: Exception) -> str:
+        """What the driver says, in one line and without secrets, those of this address whatever stands around them."""
+        text = without_secrets(str(error))
+        for secret in filter(None, self.secrets):
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
+        return " ".join(text.split())
+
+    @abstractmethod
+    def translated(self, error: Exception) -> SchedulerError:
+        """The error as a caller sees it: what went wrong and what to change."""
+
+    def busy(self, error: Exception) -> SchedulerError:
+        """The error when somebody else was in the way for too long."""
+        return StoreUnavailable(f"{self.place}: somebody else is in the way ({self.said(error)})")
+
+    @abstractmethod
+    def lock_tables(self, cursor: Cursor) -> None:
+        """Begin to change tables: wait until nobody else does, to the call of `unlock_tables`."""
+
+    @abstractmethod
+    def unlock_tables(self, cursor: Cursor) -> None:
+        """What was changed since `lock_tables` stands."""
+
+    @abstractmethod
+    def lock_table(self, cursor: Cursor, table: str) -> bool:
+        """Keep everybody else from a table, within `lock_tables`; False if somebody uses it for longer than a second.
+
+        Whoever comes meanwhile waits behind this one: hence not longer.
+        """
+
+    @abstractmethod
+    def drop_table(self, cursor: Cursor, table: str) -> None:
+        """Drop a table that is locked."""
+
+    @abstractmethod
+    def create_database(self) -> bool:
+        """Make the database itself, unless it is there; True: it was made."""

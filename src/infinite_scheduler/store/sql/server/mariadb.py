@@ -1,0 +1,222 @@
+"""MariaDB and MySQL through PyMySQL."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Final, cast
+
+import pymysql
+import pymysql.cursors
+from pymysql.constants import CLIENT, CR, ER
+from pymysql.converters import conversions
+
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.store.sql.dialect import Blob, Cursor
+from infinite_scheduler.store.sql.server.driver import (
+    DDL_SILENCE_S,
+    KEEPALIVE,
+    SILENCE_S,
+    UNACKNOWLEDGED_MS,
+    Connection,
+    Driver,
+    Fault,
+)
+from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
+
+IDLE_S: Final = 5
+"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
+
+LOCK_WAIT_S: Final = 10
+DDL_WAIT_S: Final = 30
+DROP_WAIT_S: Final = 1
+
+LOST: Final = frozenset(
+    {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 0, 1927, 4031}
+)
+"""The connection is gone: 1927 killed, 4031 idle for too long; 0 is PyMySQL's own word."""
+
+NOT_NOW: Final = frozenset(
+    {ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED, ER.SERVER_SHUTDOWN}
+)
+READ_ONLY: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, 1792, 1836})
+"""A replica, or a server that its operator has set so; 1792 a transaction that may only read, 1836 a server."""
+
+_RIGHTS: Final = (StoreBroken, "{place}: missing rights ({said}): grant them, or set store.ddl = false")
+_NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was committed")
+_NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
+_NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
+
+TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
+    ER.ACCESS_DENIED_ERROR: (
+        StoreMismatch,
+        "{place} refuses the user or the password ({said}): check store.url",
+    ),
+    ER.BAD_DB_ERROR: (StoreMismatch, "{place}: {said}; make it with `infinite-scheduler migrate --create`"),
+    ER.DBACCESS_DENIED_ERROR: _RIGHTS,
+    ER.TABLEACCESS_DENIED_ERROR: _RIGHTS,
+    ER.COLUMNACCESS_DENIED_ERROR: _RIGHTS,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR: _RIGHTS,
+    ER.DISK_FULL: _NO_SPACE,
+    ER.RECORD_FILE_FULL: _NO_SPACE,
+    ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: let max_allowed_packet be 16M at least"),
+    ER.LOCK_WAIT_TIMEOUT: (
+        StoreUnavailable,
+        f"{{place}}: a lock was held for {LOCK_WAIT_S} s ({{said}}): "
+        "look for old transactions in information_schema.innodb_trx",
+    ),
+    **dict.fromkeys(NOT_NOW, _NO_CONNECTION),
+    **dict.fromkeys(READ_ONLY, _NO_WRITES),
+}
+
+TIMEOUTS: Final = ("read_timeout", "write_timeout")
+
+ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+SETTINGS: Final = (
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_S}, SESSION lock_wait_timeout = {LOCK_WAIT_S},"
+    " SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00'"
+)
+
+
+def _escaped(value: bytes, mapping: object = None) -> str:
+    """Bytes as a literal."""
+    del mapping
+    return f"_binary X'{value.hex()}'"
+
+
+class MariaDriver(Driver):
+    """A MariaDB or MySQL server."""
+
+    Error: ClassVar[type[Exception]] = pymysql.err.Error
+    sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
+
+    def __init__(self, arguments: dict[str, Any], place: str) -> None:
+        self.dialect = MariaDialect("utf8mb4_nopad_bin")
+        self.place = place
+        self.secrets = [arguments.get("password", b"").decode()]
+        self._arguments = arguments
+
+    def connect(self) -> Connection:
+        asked = {name: self._arguments.get(name, SILENCE_S) for name in TIMEOUTS}
+        handshake = dict.fromkeys(TIMEOUTS, self._arguments["connect_timeout"])
+        connection = pymysql.connect(
+            **self._arguments | handshake,
+            autocommit=True,
+            charset="utf8mb4",
+            client_flag=CLIENT.FOUND_ROWS,  # an update that finds its row as it should be has found it
+            conv={**conversions, Blob: _escaped},
+        )
+        _keep_alive(connection)
+        _set_silence(connection, **asked)
+        cursor = connection.cursor()
+        cursor.execute(ISOLATION)
+        cursor.execute(SETTINGS)
+        with suppress(pymysql.err.OperationalError):  # MySQL has no such setting
+            cursor.execute(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
+        return cast("Connection", connection)
+
+    def borrowed(self, connection: Any) -> Cursor:
+        connection.encoders[Blob] = _escaped  # a type of ours: nothing of theirs changes
+        return cast("Cursor", connection.cursor(pymysql.cursors.Cursor))
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.get_autocommit())
+
+    def begin(self, cursor: Cursor) -> None:
+        cursor.execute("BEGIN")
+
+    def commit(self, cursor: Cursor) -> None:
+        cursor.execute("COMMIT")
+
+    def roll_back(self, cursor: Cursor) -> None:
+        cursor.execute("ROLLBACK")
+
+    def fault(self, error: Exception) -> Fault:
+        match error.args[0] if error.args else 0:
+            case ER.LOCK_DEADLOCK:
+                return Fault.AGAIN
+            case ER.NO_SUCH_TABLE | ER.BAD_TABLE_ERROR:
+                return Fault.MISSING_TABLE
+            case ER.DUP_ENTRY:
+                return Fault.REPEATED
+            case code if code in LOST or code in READ_ONLY:
+                return Fault.LOST
+            case code if code in NOT_NOW:
+                return Fault.NOT_NOW
+            case _:
+                return Fault.OTHER
+
+    def translated(self, error: Exception) -> SchedulerError:
+        said = self.said(error)
+        known = TRANSLATED.get(error.args[0] if error.args else 0)
+        if known is not None:
+            kind, text = known
+            return kind(text.format(place=self.place, said=said))
+        if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
+            return self._away(error, said)
+        return StoreBroken(f"{self.place} refused a statement ({said})")
+
+    def _away(self, error: Exception, said: str) -> SchedulerError:
+        """A connection that did not come about, or is gone."""
+        cause = getattr(error, "original_exception", None)
+        if isinstance(cause, socket.gaierror):
+            return StoreUnavailable(f"{self.place}: nobody knows this host ({said}): check store.url")
+        if isinstance(cause, ConnectionRefusedError):
+            return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
+        return StoreUnavailable(f"{self.place} does not answer ({said})")
+
+    def lock_tables(self, cursor: Cursor) -> None:
+        _set_silence(cursor.connection, **dict.fromkeys(TIMEOUTS, DDL_SILENCE_S))  # type: ignore[attr-defined]
+        cursor.execute(f"SET SESSION wait_timeout = {DDL_WAIT_S}")  # a frozen process loses its locks after this
+        cursor.execute("SELECT GET_LOCK(CONCAT('infinite_scheduler.', LEFT(SHA1(DATABASE()), 32)), %s)", (DDL_WAIT_S,))
+        if cursor.fetchone()[0] != 1:
+            raise pymysql.err.OperationalError(ER.LOCK_WAIT_TIMEOUT, "another process changes tables")
+
+    def unlock_tables(self, cursor: Cursor) -> None:
+        cursor.execute("SELECT RELEASE_LOCK(CONCAT('infinite_scheduler.', LEFT(SHA1(DATABASE()), 32)))")
+
+    def lock_table(self, cursor: Cursor, table: str) -> bool:
+        cursor.execute(f"SET SESSION lock_wait_timeout = {DROP_WAIT_S}")
+        try:
+            cursor.execute(f"LOCK TABLES {table} WRITE")
+        except pymysql.err.OperationalError as error:
+            if error.args[0] == ER.LOCK_WAIT_TIMEOUT:
+                return False
+            raise
+        return True
+
+    def drop_table(self, cursor: Cursor, table: str) -> None:
+        cursor.execute(f"DROP TABLE {table}")
+        cursor.execute("UNLOCK TABLES")  # only what was locked can be used before
+
+    def create_database(self) -> bool:
+        try:
+            self.connect().close()
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != ER.BAD_DB_ERROR:
+                raise
+        else:
+            return False
+        name = self._arguments["database"].replace("`", "``")
+        without = {key: value for key, value in self._arguments.items() if key != "database"}
+        with pymysql.connect(**without, autocommit=True) as connection, connection.cursor() as cursor:
+            return bool(cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4"))
+
+
+def _set_silence(connection: Any, *, read_timeout: float, write_timeout: float) -> None:
+    """PyMySQL looks at these before it reads and writes, and has no other way to change them."""
+    connection._read_timeout, connection._write_timeout = read_timeout, write_timeout  # noqa: SLF001
+
+
+def _keep_alive(connection: Any) -> None:
+    sock: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
+    if sock.family == socket.AF_UNIX:
+        return
+    options = {
+        "TCP_KEEPIDLE": KEEPALIVE["idle"],
+        "TCP_KEEPINTVL": KEEPALIVE["interval"],
+        "TCP_KEEPCNT": KEEPALIVE["count"],
+        "TCP_USER_TIMEOUT": UNACKNOWLEDGED_MS,
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

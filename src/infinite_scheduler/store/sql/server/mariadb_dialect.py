@@ -1,0 +1,185 @@
+"""MariaDB's and MySQL's words, within what both know."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final
+
+from infinite_scheduler.errors import StoreBroken
+from infinite_scheduler.model import Shard
+from infinite_scheduler.store.sql.dialect import (
+    COMPARE_AND_SET,
+    Cursor,
+    Dialect,
+    Row,
+    places,
+    read_shards,
+    settled_version,
+)
+
+TYPES: Final = {
+    "key": "BINARY(16)",
+    "bytes": "LONGBLOB",
+    "name": "VARCHAR(255)",
+    "text": "LONGTEXT",
+    "int": "BIGINT",
+    "bool": "BOOLEAN",
+}
+
+BLOCK: Final = 500
+"""Rows of one statement."""
+
+PACKET: Final = 4 << 20
+"""Bytes of one statement, roughly: servers refuse packets beyond max_allowed_packet, 16 MiB by default."""
+
+DUPLICATE: Final = 1062
+"""The warning of an ignored row whose key was there already."""
+
+
+class MariaDialect(Dialect):
+    """MariaDB from 10.5, MySQL from 8."""
+
+    placeholder = "%s"
+    types = TYPES
+    payload = "CAST(job_data AS BINARY)"
+    newest = " LOCK IN SHARE MODE"
+    by_key = " FORCE INDEX (PRIMARY)"
+    tables_in_transactions = False
+    indexes_in_tables = True
+    verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
+    keys_indexes = (("scheduler_idempotency_keys_by_age", "created_ms"),)
+
+    def __init__(self, collation: str) -> None:
+        self.table_options = f" ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation} ROW_FORMAT = DYNAMIC"
+        self.keys_table_options = self.table_options
+
+    def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
+        word = "INSERT IGNORE" if ignore else "INSERT"
+        return f"{word} INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))})"
+
+    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], *, add: Collection[str] = ()) -> str:
+        changes = ", ".join(
+            f"{name} = {table}.{name} + VALUES({name})" if name in add else f"{name} = VALUES({name})"
+            for name in columns
+            if name not in key
+        )
+        return f"{self.insert(table, columns)} ON DUPLICATE KEY UPDATE {changes}"
+
+    def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
+        """An INSERT takes many rows at once, anything else goes row by row."""
+        head, values, tail = statement.partition(" VALUES (")
+        if not values:
+            return super().run_many(cursor, statement, rows)
+        row, _, rest = tail.partition(")")
+        return sum(
+            _execute(cursor, f"{head} VALUES {_repeated(f'({row})', len(block))}{rest}", chain.from_iterable(block))
+            for block in in_blocks(rows)
+        )
+
+    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        self.run_many(cursor, self.insert(table, columns), rows)
+
+    def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        """What IGNORE ignores beside repeated keys would be a row that is not what it should be: that is an error."""
+        count = self.run_many(cursor, self.insert(table, columns, ignore=True), rows)
+        if count < len(rows):
+            _check_warnings(cursor)
+        return count
+
+    def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
+        return sum(
+            _execute(cursor, _update(table, len(block)), chain.from_iterable(block)) for block in in_blocks(rows)
+        )
+
+    def delete_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        one = "(" + " AND ".join(f"{name} = ?" for name in columns) + ")"
+        return sum(
+            _execute(cursor, f"DELETE FROM {table} WHERE {' OR '.join([one] * len(block))}", chain.from_iterable(block))
+            for block in in_blocks(rows)
+        )
+
+    def readable_id(self, name: str, source: str) -> str:
+        parts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+        text = ", '-', ".join(f"SUBSTR(HEX({source}), {start}, {length})" for start, length in parts)
+        return f"{name} CHAR(36) CHARACTER SET ascii GENERATED ALWAYS AS (LOWER(CONCAT({text}))) VIRTUAL"
+
+    def readable_time(self, name: str, source: str) -> str:
+        return (
+            f"{name} DATETIME(3) GENERATED ALWAYS AS"
+            f" (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {source} * 1000 MICROSECOND) VIRTUAL"
+        )
+
+    def has_tag(self) -> str:
+        return "JSON_CONTAINS(tags, JSON_QUOTE(?))"
+
+    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
+        """Row locks by the primary key, in order; a locking read sees what is committed by then."""
+        return read_shards(self, cursor, shards, columns, " FOR UPDATE" if exclusive else " LOCK IN SHARE MODE")
+
+    def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
+        return _execute(
+            cursor,
+            "DELETE FROM scheduler_idempotency_keys WHERE created_ms < ? ORDER BY created_ms LIMIT ?",
+            (before_ms, limit),
+        )
+
+    def tables(self, cursor: Cursor) -> frozenset[str]:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables"
+            " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'"
+        )
+        return frozenset(row[0] for row in cursor.fetchall())
+
+    def tables_version(self, cursor: Cursor) -> object:
+        return settled_version(cursor)
+
+
+def in_blocks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows, as many at a time as a statement may have."""
+    block: list[Row] = []
+    size = 0
+    for row in rows:
+        weight = sum(len(value) for value in row if isinstance(value, str | bytes))
+        if block and (len(block) == BLOCK or size + weight > PACKET):
+            yield block
+            block, size = [], 0
+        block.append(row)
+        size += weight
+    if block:
+        yield block
+
+
+def _execute(cursor: Cursor, statement: str, values: Iterable[Any]) -> int:
+    cursor.execute(statement.replace("?", "%s"), list(values))
+    return cursor.rowcount
+
+
+def _check_warnings(cursor: Cursor) -> None:
+    cursor.execute("SHOW WARNINGS")
+    for _, code, message in cursor.fetchall():
+        if code != DUPLICATE:
+            raise StoreBroken(f"the database would have changed what it was given ({message})")
+
+
+@lru_cache(maxsize=512)
+def _repeated(row: str, count: int) -> str:
+    return ", ".join([row] * count)
+
+
+@lru_cache(maxsize=512)
+def _update(table: str, rows: int) -> str:
+    """The compare-and-set of so many jobs as one statement: a table of what they become, joined by key."""
+    if rows == 1:
+        return COMPARE_AND_SET.format(table=table)
+    names = ("status", "attempt", "due_ms", "scheduled_ms", "finished_ms", "error", "id", "was", "tried", "until")
+    first = "SELECT " + ", ".join(f"? AS {name}" for name in names)
+    others = f" UNION ALL SELECT {places(len(names))}" * (rows - 1)
+    return (
+        f"UPDATE ({first}{others}) AS new STRAIGHT_JOIN {table} AS job ON job.id = new.id"
+        " SET job.status = new.status, job.attempt = new.attempt, job.due_ms = new.due_ms,"
+        " job.scheduled_ms = COALESCE(new.scheduled_ms, job.scheduled_ms), job.finished_ms = new.finished_ms,"
+        " job.error = new.error"
+        " WHERE job.status = new.was AND job.attempt = new.tried AND job.due_ms = new.until"
+    )

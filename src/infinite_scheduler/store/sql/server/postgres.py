@@ -1,0 +1,285 @@
+"""PostgreSQL through psycopg."""
+
+import time
+from contextlib import suppress
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+import psycopg
+from psycopg import errors
+from psycopg.abc import Buffer, PQGen
+from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.pq import Format
+from psycopg.sql import SQL, Identifier
+from psycopg.types.string import BytesDumper
+
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.store.sql.dialect import Blob, Cursor
+from infinite_scheduler.store.sql.server.driver import (
+    DDL_SILENCE_S,
+    KEEPALIVE,
+    SILENCE_S,
+    UNACKNOWLEDGED_MS,
+    Connection,
+    Driver,
+    Fault,
+)
+from infinite_scheduler.store.sql.server.options import SECRET
+from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
+
+UUID: Final = 2950
+"""The type number of uuid, the same in every PostgreSQL."""
+
+IDLE_S: Final = 5
+"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
+
+LOCK_WAIT_S: Final = 10
+
+BEGIN: Final = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED;"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'"
+)
+"""Set in every transaction: behind a pooler the session may be another one each time."""
+
+DDL_LOCK: Final = 0x1F5C4ED0
+DDL_WAIT_S: Final = 30
+DROP_WAIT_S: Final = 1
+
+MAINTENANCE: Final = "postgres"
+"""The database that is there before any other."""
+
+
+KEPT_ALIVE: Final = {f"keepalives_{name}": value for name, value in KEEPALIVE.items()} | {
+    "tcp_user_timeout": UNACKNOWLEDGED_MS
+}
+
+# A connection that is refused has no code, only words: those of a server that speaks English.
+REFUSED: Final = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
+NO_DATABASE: Final = 'database "'
+NOT_NOW: Final = (
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
+    "starting up",
+    "shutting down",
+    "in recovery mode",
+    "not yet accepting connections",
+)
+
+RV = TypeVar("RV")
+
+
+class Silent(psycopg.OperationalError):
+    """The server said nothing for too long."""
+
+
+class Patient(psycopg.Connection[Any]):
+    """A connection that gives a silent server up: libpq itself would wait for ever."""
+
+    silence_s = SILENCE_S
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return super().wait(_heard(gen, self.silence_s), *args, **kwargs)
+        except Silent:
+            self.close()  # nobody may send anything more, not even ROLLBACK: it would not be answered either
+            raise
+
+
+def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
+    """The same generator, as long as something comes or goes now and then."""
+    ready: Any = None
+    heard_s = time.monotonic()
+    while True:
+        try:
+            wanted = gen.send(ready)
+        except StopIteration as end:
+            return cast("RV", end.value)
+        ready = yield wanted
+        if ready:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > silence_s:
+            raise Silent(f"no answer for {silence_s:g} s")
+
+
+class KeyDumper(Dumper):
+    """Plain bytes are keys of jobs: 16 bytes that PostgreSQL knows as uuid."""
+
+    oid = UUID
+
+    def dump(self, obj: bytes) -> Buffer:
+        return obj.hex().encode()
+
+
+class KeyLoader(Loader):
+    """A uuid in the text format."""
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes.fromhex(bytes(data).decode().replace("-", ""))
+
+
+class BinaryKeyLoader(Loader):
+    """A uuid in the binary format."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)
+
+
+def adapt(adapters: AdaptersMap) -> None:
+    """Teach a connection or a cursor what keys are."""
+    adapters.register_dumper(bytes, KeyDumper)
+    adapters.register_dumper(Blob, BytesDumper)
+    adapters.register_loader(UUID, KeyLoader)
+    adapters.register_loader(UUID, BinaryKeyLoader)
+
+
+class PostgresDriver(Driver):
+    """A PostgreSQL server."""
+
+    Error: ClassVar[type[Exception]] = psycopg.Error
+    sqlalchemy = frozenset({"postgresql+psycopg"})
+
+    def __init__(self, arguments: dict[str, Any], place: str) -> None:
+        self.dialect = PostgresDialect()
+        self.place = place
+        self.secrets = [str(arguments[name]) for name in SECRET if name in arguments]
+        self._arguments = arguments
+
+    def connect(self) -> Connection:
+        # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
+        connection = Patient.connect(**KEPT_ALIVE | self._arguments, autocommit=True, prepare_threshold=None)
+        adapt(connection.adapters)
+        return cast("Connection", connection)
+
+    def borrowed(self, connection: Any) -> Cursor:
+        cursor = connection.cursor()
+        adapt(cursor.adapters)
+        return cast("Cursor", cursor)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.autocommit)
+
+    def begin(self, cursor: Cursor) -> None:
+        cursor.execute(BEGIN)
+
+    def commit(self, cursor: Cursor) -> None:
+        cursor.execute("COMMIT")
+
+    def roll_back(self, cursor: Cursor) -> None:
+        cursor.execute("ROLLBACK")
+
+    def fault(self, error: Exception) -> Fault:
+        match error:
+            case errors.DeadlockDetected() | errors.SerializationFailure():
+                return Fault.AGAIN
+            case errors.UndefinedTable():
+                return Fault.MISSING_TABLE
+            case errors.UniqueViolation():
+                return Fault.REPEATED
+            case errors.QueryCanceled():
+                return Fault.OTHER
+            case errors.TooManyConnections() | errors.CannotConnectNow():
+                return Fault.NOT_NOW
+            case (
+                errors.AdminShutdown()
+                | errors.CrashShutdown()
+                | errors.IdleInTransactionSessionTimeout()
+                | errors.ReadOnlySqlTransaction()
+            ):
+                return Fault.LOST
+            case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}:
+                return self._fault_of_words(str(error))
+            case _:
+                return Fault.OTHER
+
+    def _fault_of_words(self, words: str) -> Fault:
+        if "FATAL" not in words:
+            return Fault.LOST
+        if any(known in words for known in NOT_NOW):
+            return Fault.NOT_NOW
+        return Fault.OTHER if _is_refusal(words) or NO_DATABASE in words else Fault.LOST
+
+    def translated(self, error: Exception) -> SchedulerError:
+        said = self.said(error)
+        match error:
+            case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+                return StoreMismatch(f"{self.place} refuses the user or the password ({said}): check store.url")
+            case errors.InvalidCatalogName():
+                return self._no_database(said)
+            case errors.InsufficientPrivilege():
+                return StoreBroken(f"{self.place}: missing rights ({said}): grant them, or set store.ddl = false")
+            case errors.ReadOnlySqlTransaction():
+                return StoreUnavailable(f"{self.place} takes no writes ({said}): is it a standby?")
+            case errors.DiskFull():
+                return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
+            case errors.LockNotAvailable():
+                return StoreUnavailable(
+                    f"{self.place}: a lock was held for {LOCK_WAIT_S} s ({said}): "
+                    "look for old transactions in pg_stat_activity"
+                )
+            case psycopg.OperationalError() | psycopg.InterfaceError():
+                return self._away(said)
+            case _:
+                return StoreBroken(f"{self.place} refused a statement ({said})")
+
+    def _away(self, said: str) -> SchedulerError:
+        """A connection that did not come about, or is gone."""
+        if "FATAL" in said and any(known in said for known in NOT_NOW):
+            return StoreUnavailable(f"{self.place} takes no connection at the moment ({said})")
+        if "FATAL" in said and _is_refusal(said):
+            return StoreMismatch(f"{self.place} refuses the user or the password ({said}): check store.url")
+        if "FATAL" in said and NO_DATABASE in said:
+            return self._no_database(said)
+        if "resolve" in said or "translate host name" in said:
+            return StoreUnavailable(f"{self.place}: nobody knows this host ({said}): check store.url")
+        if "refused" in said:
+            return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
+        return StoreUnavailable(f"{self.place} does not answer ({said})")
+
+    def _no_database(self, said: str) -> StoreMismatch:
+        return StoreMismatch(f"{self.place}: {said}; make it with `infinite-scheduler migrate --create`")
+
+    def lock_tables(self, cursor: Cursor) -> None:
+        cursor.connection.silence_s = DDL_SILENCE_S  # type: ignore[attr-defined]
+        cursor.execute("BEGIN")
+        cursor.execute(
+            f"SET LOCAL lock_timeout = '{DDL_WAIT_S}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'"
+        )
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
+
+    def unlock_tables(self, cursor: Cursor) -> None:
+        cursor.execute("COMMIT")
+
+    def lock_table(self, cursor: Cursor, table: str) -> bool:
+        cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'")
+        try:
+            cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        except errors.LockNotAvailable:
+            return False
+        return True
+
+    def drop_table(self, cursor: Cursor, table: str) -> None:
+        cursor.execute(f"DROP TABLE {table}")
+
+    def create_database(self) -> bool:
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            with psycopg.connect(**{**self._arguments, "dbname": MAINTENANCE}, autocommit=True) as connection:
+                return _make_database(connection, self._arguments["dbname"])
+        return False
+
+
+def _make_database(connection: psycopg.Connection[Any], name: str) -> bool:
+    if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
+        return False
+    make = SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(Identifier(name))
+    with suppress(errors.DuplicateDatabase):
+        connection.execute(make)
+        return True
+    return False
+
+
+def _is_refusal(words: str) -> bool:
+    return any(known in words for known in REFUSED)

@@ -1,0 +1,221 @@
+"""Transactions on one connection to a server, run by a thread of their own."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
+from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
+from infinite_scheduler.store.sql.server.driver import Connection, Driver, Fault
+from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.statements import Body, Session
+from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
+from infinite_scheduler.store.sql.worker import Worker
+
+T = TypeVar("T")
+
+TRIES: Final = 12
+"""How often a body is run because of deadlocks, or because tables came and went beneath it."""
+
+LONGEST_PAUSE_S: Final = 0.2
+
+CLOSE_S: Final = 5.0
+
+
+class Link:
+    """One connection, made when it is needed: one transaction at a time, tried again where that is known to be safe."""
+
+    def __init__(self, driver: Driver, tables: TableMaker, process: str) -> None:
+        self._driver = driver
+        self._tables = tables
+        self._process = process
+        self._connection: Connection | None = None
+        self._statements: UpkeepRows | None = None
+
+    def write(self, body: Body[T]) -> T:
+        """Run the body in a transaction, and commit it."""
+        return self._insist(lambda tx: self._transaction(tx, body))
+
+    def read(self, body: Body[T]) -> T:
+        """Run the body, each statement on a snapshot of its own: at READ COMMITTED a transaction would do no more."""
+        return self._insist(lambda tx: self._reading(tx, body))
+
+    def close(self) -> None:
+        """Disconnect; the next transaction would connect again."""
+        connection, self._connection, self._statements = self._connection, None, None
+        if connection is not None:
+            with suppress(self._driver.Error, OSError):
+                connection.close()
+
+    def _insist(self, step: Callable[[UpkeepRows], T]) -> T:
+        """Do a step, again after a deadlock, a table that came or went, or a connection that was gone at once."""
+        reconnected = False
+        fresh = True
+        failed: Exception | None = None
+        for attempt in range(TRIES):
+            try:
+                statements = self._connected()
+                if fresh:
+                    statements.start()
+                    fresh = False
+                return step(statements)
+            except RunAgain:
+                continue
+            except TablesMissing as missing:
+                self._tables.make(missing.statements)
+            except self._driver.Error as error:
+                failed = error
+                match self._driver.fault(error):
+                    case Fault.LOST if not reconnected:
+                        self.close()
+                        reconnected = fresh = True
+                    case Fault.LOST:
+                        self.close()
+                        raise self._driver.translated(error) from error
+                    case Fault.OTHER:
+                        raise self._driver.translated(error) from error
+                    case Fault.AGAIN | Fault.NOT_NOW:
+                        _pause(attempt)
+                    case Fault.MISSING_TABLE | Fault.REPEATED:
+                        continue
+        raise self._given_up(failed) from failed
+
+    def _given_up(self, error: Exception | None) -> SchedulerError:
+        match error and self._driver.fault(error):
+            case Fault.MISSING_TABLE if error is not None:
+                return StoreBroken(
+                    f"a table of {self._driver.place} is gone ({self._driver.said(error)}): did somebody drop it? "
+                    "Restore it, or run `infinite-scheduler migrate`"
+                )
+            case Fault.NOT_NOW if error is not None:
+                return self._driver.translated(error)
+            case _:
+                return StoreUnavailable(
+                    f"a transaction on {self._driver.place} was given up after {TRIES} deadlocks; nothing was committed"
+                )
+
+    def _connected(self) -> UpkeepRows:
+        if self._statements is None:
+            self._connection = self._driver.connect()
+            self._statements = UpkeepRows(self._connection.cursor(), self._driver.dialect, self._process)
+        return self._statements
+
+    def _transaction(self, tx: UpkeepRows, body: Body[T]) -> T:
+        cursor = tx.cursor
+        self._driver.begin(cursor)
+        try:
+            tx.begin()
+            result = body(tx)
+        except BaseException as error:
+            self._undo(tx, error)
+            raise
+        self._commit(tx)
+        return result
+
+    def _reading(self, tx: UpkeepRows, body: Body[T]) -> T:
+        tx.begin()
+        try:
+            return body(tx)
+        except self._driver.Error as error:
+            self._note(tx, error)
+            raise
+
+    def _commit(self, tx: UpkeepRows) -> None:
+        """Without an answer to it, nobody knows whether it took place: it is never simply sent again."""
+        try:
+            self._driver.commit(tx.cursor)
+        except self._driver.Error as error:
+            if self._driver.fault(error) is Fault.AGAIN:
+                self._undo(tx, error)
+                raise
+            self.close()
+            raise StoreUnavailable(
+                f"the answer to a commit on {self._driver.place} was lost ({self._driver.said(error)}); "
+                "it is not known whether it took place"
+            ) from error
+
+    def _undo(self, tx: UpkeepRows, error: BaseException) -> None:
+        if isinstance(error, self._driver.Error):
+            self._note(tx, error)
+        try:
+            self._driver.roll_back(tx.cursor)
+        except (self._driver.Error, OSError):
+            self.close()  # a transaction whose connection is gone is rolled back by the server
+
+    def _note(self, tx: UpkeepRows, error: Exception) -> None:
+        """Learn from an error before the body is run again."""
+        match self._driver.fault(error):
+            case Fault.MISSING_TABLE:
+                tx.forget()
+            case Fault.REPEATED:
+                tx.go_slowly()
+            case _:
+                return
+
+
+class ServerSession(Session):
+    """Transactions in the thread of a worker, on a connection of its own."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        self._link = link
+        self._worker = Worker(name)
+
+    async def write(self, body: Body[T]) -> T:
+        return await self._worker.do(lambda: self._link.write(body))
+
+    async def read(self, body: Body[T]) -> T:
+        return await self._worker.do(lambda: self._link.read(body))
+
+    async def changed(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        """Disconnect after what is under way; a server that does not answer is not waited for."""
+        await end(self._worker, self._link.close)
+
+
+class SharedSession(Session):
+    """Several connections for transactions that may run at once: whichever has the least to do."""
+
+    def __init__(self, sessions: Sequence[ServerSession]) -> None:
+        self._sessions = sessions
+        self._busy = [0] * len(sessions)
+
+    async def write(self, body: Body[T]) -> T:
+        return await self._run(lambda session: session.write(body))
+
+    async def read(self, body: Body[T]) -> T:
+        return await self._run(lambda session: session.read(body))
+
+    async def changed(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in self._sessions))
+
+    async def _run(self, step: Callable[[ServerSession], Awaitable[T]]) -> T:
+        idlest = self._busy.index(min(self._busy))
+        self._busy[idlest] += 1
+        try:
+            return await step(self._sessions[idlest])
+        finally:
+            self._busy[idlest] -= 1
+
+
+async def end(worker: Worker, last: Callable[[], None]) -> None:
+    """Let a worker finish what it does, then one thing more; one that hangs is left to the end of the process."""
+    try:
+        await asyncio.wait_for(worker.do(last), CLOSE_S)
+    except (StoreUnavailable, TimeoutError):
+        worker.stop()
+    else:
+        worker.stop()
+        worker.join()
+
+
+def _pause(attempt: int) -> None:
+    """Wait a moment, longer each time, unevenly: those who met once should not meet again."""
+    time.sleep(random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_S, 0.002 * 2**attempt))  # noqa: S311 - nothing secret

@@ -1,0 +1,122 @@
+"""Makes and drops tables beside the transactions that use them, one process at a time."""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from infinite_scheduler.errors import StoreMismatch
+from infinite_scheduler.store.sql.dialect import Cursor
+from infinite_scheduler.store.sql.schema import SCHEMA_TABLE, VERSION, migrate, version_of
+from infinite_scheduler.store.sql.server.driver import Driver, Fault
+from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
+
+T = TypeVar("T")
+
+CHANGING = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 1 + tables % 2"  # noqa: S608
+CHANGED = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 2 - tables % 2"  # noqa: S608
+"""Every catalogue of every process looks at this number, and so learns that tables came or went.
+
+Odd means that somebody is at work: then every transaction looks at the tables themselves. It stays so if the maker dies
+between a table and this number, which MariaDB cannot change together, until the next one is done.
+"""
+
+
+class TableMaker:
+    """A connection of its own for statements that change tables, under a lock that all processes share."""
+
+    def __init__(self, driver: Driver, *, allowed: bool) -> None:
+        self.allowed = allowed
+        self._driver = driver
+        self._turn = threading.Lock()
+
+    def migrate(self) -> int:
+        """Bring the schema up to date, or refuse if this process may not and must. Returns the version it had."""
+
+        def step(cursor: Cursor) -> None:
+            migrate(cursor, self._driver.dialect)
+
+        version = self._ask(lambda cursor: version_of(cursor, self._driver.dialect))
+        if version == VERSION:
+            return version
+        if not self.allowed:
+            raise StoreMismatch(
+                f"the schema of {self._driver.place} is missing or older than this version needs, and store.ddl is "
+                "false: run `infinite-scheduler migrate` as a user who may make tables"
+            )
+        self._change(step)
+        return version
+
+    def store_id(self) -> str:
+        """Which store this is: every one has a name of its own."""
+
+        def step(cursor: Cursor) -> str:
+            cursor.execute(f"SELECT store_id FROM {SCHEMA_TABLE}")  # noqa: S608
+            return str(cursor.fetchone()[0])
+
+        return self._ask(step)
+
+    def make(self, statements: Mapping[str, str]) -> None:
+        """Make tables (name → statement), those that are still not there."""
+        if not self.allowed:
+            raise StoreMismatch(
+                f"{self._driver.place} has no table {', '.join(statements)}, and store.ddl is false: run "
+                "`infinite-scheduler migrate` as a user who may make tables"
+            )
+
+        def step(cursor: Cursor) -> None:
+            cursor.execute(CHANGING)
+            for statement in statements.values():
+                cursor.execute(statement)
+            cursor.execute(CHANGED)
+
+        self._change(step)
+
+    def drop(self, table: str, safe: Callable[[UpkeepRows], bool]) -> bool:
+        """Drop a table if nobody uses it and it is safe, asked while nobody can use it."""
+
+        def step(cursor: Cursor) -> bool:
+            if table not in self._driver.dialect.tables(cursor):
+                return False
+            if not self._driver.lock_table(cursor, table) or not self._beside(safe):
+                return False
+            self._driver.drop_table(cursor, table)
+            cursor.execute(CHANGED)
+            return True
+
+        return self.allowed and self._change(step)
+
+    def _beside(self, question: Callable[[UpkeepRows], T]) -> T:
+        """Ask on another connection: one that has locked a table may see no others."""
+        connection = self._driver.connect()
+        try:
+            return question(UpkeepRows(connection.cursor(), self._driver.dialect, ""))
+        finally:
+            with suppress(self._driver.Error, OSError):
+                connection.close()
+
+    def _change(self, step: Callable[[Cursor], T]) -> T:
+        """Do a step under the lock."""
+
+        def locked(cursor: Cursor) -> T:
+            self._driver.lock_tables(cursor)
+            result = step(cursor)
+            self._driver.unlock_tables(cursor)
+            return result
+
+        return self._ask(locked)
+
+    def _ask(self, step: Callable[[Cursor], T]) -> T:
+        """Do a step on a connection of its own, which ends with it: tables come and go a few times a day."""
+        with self._turn:
+            try:
+                connection = self._driver.connect()
+                try:
+                    return step(connection.cursor())
+                finally:
+                    with suppress(self._driver.Error, OSError):
+                        connection.close()  # and with it its locks, and a transaction that was not committed
+            except self._driver.Error as error:
+                if self._driver.fault(error) is Fault.AGAIN:
+                    raise self._driver.busy(error) from error
+                raise self._driver.translated(error) from error

@@ -1,0 +1,93 @@
+"""The same promises on database servers: of the statements, and of the store above them."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import pytest
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.store import open_store, server_driver
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.statements import Database
+from infinite_scheduler.testing import StoreContract
+from tests.contract.test_statements import StatementsContract
+from tests.services.databases import connect, fresh_database, kill_connections
+
+pytestmark = pytest.mark.servers
+
+TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = {schema}"
+
+
+@pytest.fixture(scope="module")
+def mariadb_for_all() -> Iterator[str]:
+    """One database for all tests of a worker: making its tables takes MariaDB longer than most tests."""
+    with fresh_database("mariadb") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def postgres_for_all() -> Iterator[str]:
+    with fresh_database("postgres") as url:
+        yield url
+
+
+def emptied(url: str, schema: str) -> str:
+    """The database without any app, as after its first migration."""
+    kill_connections(url)
+    with closing(connect(url)) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute(TABLES.format(schema=schema))
+        tables = [row[0] for row in cursor.fetchall()]
+        others = [name for name in tables if not name.startswith("scheduler_")]
+        if others:
+            cursor.execute(f"DROP TABLE {', '.join(others)}")
+        for name in tables:
+            if name.startswith("scheduler_") and name != "scheduler_schema":
+                cursor.execute(f"DELETE FROM {name}")
+        if tables:
+            cursor.execute("UPDATE scheduler_schema SET tables = tables + 1")
+    return url
+
+
+class ServerStatements(StatementsContract):
+    """What the line protocol relies on, of a server."""
+
+    @pytest.fixture
+    async def database(self, url: str) -> AsyncIterator[Database]:
+        database = ServerDatabase(server_driver(url))
+        await database.open()
+        yield database
+        await database.close()
+
+
+class TestMariaStatements(ServerStatements):
+    @pytest.fixture
+    def url(self, mariadb_for_all: str) -> str:
+        return emptied(mariadb_for_all, "DATABASE()")
+
+
+class TestPostgresStatements(ServerStatements):
+    @pytest.fixture
+    def url(self, postgres_for_all: str) -> str:
+        return emptied(postgres_for_all, "current_schema()")
+
+
+class ServerStore(StoreContract):
+    """The port, over a server."""
+
+    url: str
+
+    def make_store(self, clock: Clock) -> Store:
+        return open_store(self.url, clock)
+
+
+class TestMariaStore(ServerStore):
+    @pytest.fixture(autouse=True)
+    def place(self, mariadb_for_all: str) -> None:
+        self.url = emptied(mariadb_for_all, "DATABASE()")
+
+
+class TestPostgresStore(ServerStore):
+    @pytest.fixture(autouse=True)
+    def place(self, postgres_for_all: str) -> None:
+        self.url = emptied(postgres_for_all, "current_schema()")

@@ -1,0 +1,64 @@
+"""A node on a database server, what it has handed over, and what the store says became of it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infinite_scheduler import Job, NewJob, Scheduler
+from infinite_scheduler.observe.events import Event
+
+APP = "work"
+PATIENCE_S = 40
+"""How long anything may take on a busy machine."""
+
+
+class Rig:
+    """One node with one app, whose handler notes down each delivery."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.events: list[Event] = []
+        self.deliveries: Counter[tuple[str, int]] = Counter()
+        self.early = 0
+        node = {"stop_timeout": "5s"} | settings.pop("node", {})
+        self.scheduler = Scheduler(
+            url, settings={"node": node, **settings}, observers=[self.events.append]
+        )
+
+        @self.scheduler.app(APP, shards=4)
+        async def note(job: Job) -> None:
+            self.deliveries[job.id, job.attempt] += 1
+            self.early += time.time() * 1000 < job.due_ms
+
+    async def add(self, count: int, delay: str = "0s", **more: Any) -> list[str]:
+        """Schedule jobs; the ids of those that were accepted."""
+        jobs = [NewJob(data={"n": n}, delay=delay, **more) for n in range(count)]
+        return [accepted.id for accepted in await self.scheduler.schedule_many(APP, jobs)]
+
+    async def statuses(self) -> Counter[str]:
+        return Counter([str(record.status) async for record in self.scheduler.find_all(APP)])
+
+    async def done(self, ids: Sequence[str]) -> None:
+        """Wait until the store says that these jobs, and no others, are done, each handed over once."""
+        await until(lambda: {job for job, _ in self.deliveries} >= set(ids), "every job is handed over")
+        await self.settled(len(ids))
+        assert set(self.deliveries) == {(job, 1) for job in ids}
+        assert set(self.deliveries.values()) <= {1}, "a job was handed over twice"
+        assert not self.early
+
+    async def settled(self, count: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := await self.statuses()) != {"done": count}:
+            assert time.monotonic() < deadline, f"not everything is done: {found}"
+            await asyncio.sleep(0.05)
+
+    def told(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        await asyncio.sleep(0.01)

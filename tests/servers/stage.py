@@ -1,0 +1,71 @@
+"""A stage on a database server: one that is asked who waits for a lock, instead of guessing it from silence."""
+
+from contextlib import closing, suppress
+from typing import Any
+
+from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.statements import Statements
+from tests.services.databases import connect, kind_of
+from tests.simulation.interleave import LONGEST_S, Act, ThreadStage
+from tests.simulation.scene import APP, LATER, LOW, NOW, new_row
+
+WAITING = {
+    "mariadb": (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx AS trx JOIN information_schema.processlist AS process"
+        " ON process.id = trx.trx_mysql_thread_id WHERE trx.trx_state = 'LOCK WAIT' AND process.db = DATABASE()"
+    ),
+    "postgres": (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    ),
+}
+LOOK_S = {"mariadb": 0.12, "postgres": 0.02}
+"""How often to ask. MariaDB answers from a copy that it renews only when nobody has looked for 0.1 s."""
+
+
+class Undone(Exception):
+    """A transaction that is to be rolled back."""
+
+
+class ServerStage(ThreadStage):
+    """Transactions on a server, each on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.kind = kind_of(url)
+        self._watcher: Any = connect(url)
+        super().__init__(lambda: ServerDatabase(server_driver(f"{url}?sslmode=disable")))
+
+    def rest(self, act: Act[object]) -> None:
+        for _ in range(round(LONGEST_S / LOOK_S[self.kind])):
+            if self.until(lambda: act.ended, LOOK_S[self.kind]) or self._someone_waits():
+                return
+        raise AssertionError("a transaction neither ends nor waits for a lock")
+
+    def _someone_waits(self) -> bool:
+        with closing(self._watcher.cursor()) as cursor:
+            cursor.execute(WAITING[self.kind])
+            return bool(cursor.fetchone()[0])
+
+    def make_tables(self) -> None:
+        """Tables are made beside a transaction, which then begins anew: a scene must find them."""
+
+        def body(tx: Statements) -> None:
+            tx.insert_jobs(APP, [new_row(due_ms) for due_ms in (LOW, NOW, LATER)])
+            raise Undone
+
+        with suppress(Undone):
+            self.do(body)
+
+    def close(self) -> None:
+        super().close()
+        self._watcher.close()
+
+
+def empty(url: str) -> None:
+    """Delete all that a scene has left behind, but its tables."""
+    with closing(connect(url)) as connection, closing(connection.cursor()) as cursor:
+        schema = "DATABASE()" if kind_of(url) == "mariadb" else "current_schema()"
+        cursor.execute(f"SELECT table_name FROM information_schema.tables WHERE table_schema = {schema}")
+        for (table,) in cursor.fetchall():
+            if table != "scheduler_schema":
+                cursor.execute(f"DELETE FROM {table}")

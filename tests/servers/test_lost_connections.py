@@ -1,0 +1,242 @@
+"""Connections that end, hang or lose an answer while a node works: nothing is lost, and nothing is done twice."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import pytest
+
+from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.observe.events import LeaseLapsed, StoreAway, StoreBack
+from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server import mariadb, postgres
+from infinite_scheduler.store.sql.server.session import Link
+from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.statements import Statements
+from tests.servers.proxy import Proxy, proxied
+from tests.servers.rig import APP, Rig, until
+from tests.services.databases import connect, execute, kill_connections, kind_of
+
+SILENCE_S = 1.5
+
+
+@pytest.fixture(params=["mariadb_url", "postgres_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+async def rig(url: str) -> AsyncIterator[Rig]:
+    rig = Rig(url)
+    async with rig.scheduler:
+        yield rig
+
+
+@pytest.fixture
+def way(url: str) -> Iterator[tuple[Proxy, str]]:
+    with proxied(url) as way:
+        yield way
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a silent server up sooner."""
+    monkeypatch.setattr(postgres.Patient, "silence_s", SILENCE_S)
+    monkeypatch.setattr(mariadb, "SILENCE_S", SILENCE_S)
+
+
+# Killed
+
+
+async def test_idle_connections_that_were_killed_are_replaced_without_a_word(rig: Rig, url: str) -> None:
+    await rig.done(first := await rig.add(20))
+    kill_connections(url)
+    second = await rig.add(20)  # no error reaches the caller
+    await rig.done([*first, *second])
+    assert not rig.told(LeaseLapsed)
+
+
+async def test_connections_that_are_killed_again_and_again_lose_and_repeat_nothing(rig: Rig, url: str) -> None:
+    ids: list[str] = []
+    for _ in range(8):
+        ids += await rig.add(50, "20ms")
+        await asyncio.to_thread(kill_connections, url)
+    await rig.done(ids)
+
+
+# A lost answer
+
+
+@pytest.mark.parametrize("round_", range(4))
+async def test_an_insert_whose_answer_is_lost_happens_once(way: tuple[Proxy, str], round_: int) -> None:
+    proxy, address = way
+    rig = Rig(address)
+    async with rig.scheduler:
+        await rig.done(first := await rig.add(1))
+        paused = await rig.scheduler.pause(APP)
+        assert paused is None
+        proxy.cut_after(b"COMMIT")
+        second = await rig.add(50, "1h")
+        await until(lambda: not proxy.waits_to_cut, "the connection is cut")
+        assert len(second) == 50
+        assert await rig.statuses() == {"done": len(first), "pending": 50}
+
+
+async def test_answers_that_are_lost_while_a_node_works_lose_and_repeat_nothing(way: tuple[Proxy, str]) -> None:
+    proxy, address = way
+    rig = Rig(address)
+    async with rig.scheduler:
+        ids: list[str] = []
+        for _ in range(10):
+            ids += await rig.add(20, "30ms")
+            proxy.cut_after(b"COMMIT")  # whoever commits next: a door, a lane, a heartbeat
+            await until(lambda: not proxy.waits_to_cut, "the connection is cut")
+        await rig.done(ids)
+        assert proxy.cuts == 10
+
+
+def test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again(way: tuple[Proxy, str], url: str) -> None:
+    execute(url, "CREATE TABLE notes (n INT)")
+    proxy, address = way
+    link = linked(address)
+    proxy.cut_after(b"COMMIT")
+    with pytest.raises(StoreUnavailable, match="it is not known whether it took place"):
+        link.write(lambda tx: tx.cursor.execute("INSERT INTO notes VALUES (1)"))  # type: ignore[attr-defined]
+    link.close()
+    assert execute(url, "SELECT COUNT(*) FROM notes") == [(1,)]
+
+
+def linked(address: str) -> Link:
+    driver = server_driver(address)
+    TableMaker(driver, allowed=True).migrate()
+    return Link(driver, TableMaker(driver, allowed=True), "p")
+
+
+# A network that swallows everything
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_call_into_silence_ends(way: tuple[Proxy, str]) -> None:
+    proxy, address = way
+    link = linked(f"{address}&connect_timeout=2")
+    link.write(lambda tx: tx.read_apps())
+    proxy.fall_silent()
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        link.write(lambda tx: tx.read_apps())
+    assert time.monotonic() - began < SILENCE_S + 2 + 4
+    proxy.speak()
+    assert link.write(lambda tx: tx.read_apps()) == []
+    link.close()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_free(way: tuple[Proxy, str]) -> None:
+    proxy, address = way
+    rig = Rig(f"{address}&connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms"})
+    async with rig.scheduler:
+        first = await rig.add(20)
+        await rig.done(first)
+        later = await rig.add(20, "4s")
+        proxy.fall_silent()
+        await until(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
+        await until(lambda: bool(rig.told(StoreAway)), "the node says that the store is away")
+        await asyncio.sleep(3)  # the jobs are due, and must not fire: another node may own them
+        assert len(rig.deliveries) == len(first)
+        proxy.speak()
+        await rig.done([*first, *later])
+        assert rig.told(StoreBack)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_node_that_is_cut_off_can_be_stopped(way: tuple[Proxy, str]) -> None:
+    proxy, address = way
+    rig = Rig(f"{address}&connect_timeout=2", node={"stop_timeout": "1s", "heartbeat": "400ms", "lease": "2s"})
+    await rig.scheduler.start()
+    await rig.done(await rig.add(5))
+    proxy.fall_silent()
+    began = time.monotonic()
+    assert not await rig.scheduler.stop()
+    assert time.monotonic() - began < 15
+
+
+def test_dead_connections_are_noticed_by_the_kernel(url: str) -> None:
+    """What no proxy can show: a machine that is gone acknowledges nothing."""
+    import socket  # noqa: PLC0415
+
+    connection = server_driver(f"{url}?sslmode=disable").connect()
+    number = connection.fileno() if kind_of(url) == "postgres" else connection._sock.fileno()  # type: ignore[attr-defined]
+    with closing(socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM)) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+    connection.close()
+
+
+# Somebody else's locks
+
+
+async def test_transactions_that_lock_in_opposite_order_all_get_through(url: str) -> None:
+    execute(url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
+    execute(url, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
+    links = [linked(url) for _ in range(2)]
+
+    def add(order: tuple[int, int]) -> None:
+        def body(tx: Statements) -> None:
+            for number in order:
+                tx.cursor.execute(f"UPDATE pairs SET n = n + 1 WHERE id = {number}")  # type: ignore[attr-defined]
+                time.sleep(0.002)
+
+        link = links[order[0] - 1]
+        for _ in range(30):
+            link.write(body)
+
+    await asyncio.gather(asyncio.to_thread(add, (1, 2)), asyncio.to_thread(add, (2, 1)))
+    assert execute(url, "SELECT n FROM pairs") == [(60,), (60,)]
+    for link in links:
+        link.close()
+
+
+async def test_a_frozen_transaction_that_holds_a_shard_is_ended_by_the_server(url: str) -> None:
+    """The lock of a process that is frozen in the middle: after 5 s of idleness the server gives it to others."""
+    async with Rig(url).scheduler:
+        pass
+    frozen, other = linked(url), linked(url)
+
+    def lock(tx: Statements) -> int:
+        shards = [row.shard for row in tx.read_shards()]
+        return len(tx.lock_shards(shards, exclusive=True))
+
+    def freeze(tx: Statements) -> None:
+        lock(tx)
+        time.sleep(9)
+        tx.read_apps()
+
+    freezing = asyncio.create_task(asyncio.to_thread(frozen.write, freeze))
+    await asyncio.sleep(1)
+    began = time.monotonic()
+    assert await asyncio.to_thread(other.write, lock) == 4
+    assert 2 < time.monotonic() - began < 8
+    other.close()
+    await freezing  # it has begun anew, with the lock
+    frozen.close()
+
+
+async def test_a_lock_that_somebody_keeps_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "BEGIN", postgres.BEGIN.replace("lock_timeout = '10s'", "lock_timeout = '1s'"))
+    monkeypatch.setattr(mariadb, "SETTINGS", mariadb.SETTINGS.replace("wait_timeout = 10", "wait_timeout = 1"))
+    execute(url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
+    execute(url, "INSERT INTO pairs VALUES (1, 0)")
+    link = linked(url)
+    update = "UPDATE pairs SET n = n + 1"
+    with closing(connect(url)) as stranger, closing(stranger.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(update)
+        with pytest.raises(StoreUnavailable, match=r"a lock was held.*(pg_stat_activity|innodb_trx)"):
+            link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
+        cursor.execute("ROLLBACK")
+    link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
+    assert execute(url, "SELECT n FROM pairs") == [(1,)]
+    link.close()

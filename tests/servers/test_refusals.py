@@ -1,0 +1,178 @@
+"""A server that cannot be used: what is wrong is said once and clearly, of the right kind, and without the password."""
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.store import open_store, server_driver
+from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.sql.server.session import Link
+from infinite_scheduler.store.sql.server.tables import TableMaker
+from tests.servers.rig import Rig
+from tests.services.databases import connect, execute, kind_of, limited_user
+
+NO_STORE = 5
+BAD_INPUT = 2
+
+
+@pytest.fixture(params=["mariadb_url", "postgres_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+async def refused(url: str, kind: type[SchedulerError], words: str, *, ddl: bool = True) -> str:
+    """Opening the store fails with this kind of error and these words."""
+    store = open_store(url, SystemClock(), StoreLimits(ddl=ddl))
+    with pytest.raises(SchedulerError, match=words) as caught:
+        await store.open()
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    password = urlsplit(url).password
+    assert password
+    assert password not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(url: str, *, password: str | None = None, host: str | None = None, port: int = 0, path: str = "") -> str:
+    parts = urlsplit(url)
+    login = f"{parts.username}:{password or parts.password}"
+    return parts._replace(
+        netloc=f"{login}@{host or parts.hostname}:{port or parts.port}", path=path or parts.path
+    ).geturl()
+
+
+async def test_a_wrong_password(url: str) -> None:
+    await refused(changed(url, password="not-the-password"), StoreMismatch, "refuses the user or the password")
+
+
+async def test_an_unknown_user(url: str) -> None:
+    nobody = url.replace("://admin:", "://nobody_of_this_name:")
+    await refused(nobody, StoreMismatch, "refuses the user or the password")
+
+
+async def test_an_unknown_host(url: str) -> None:
+    await refused(changed(url, host="nohost.invalid"), StoreUnavailable, r"nobody knows this host .*check store\.url")
+
+
+async def test_nothing_listens(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    await refused(changed(url, port=port), StoreUnavailable, "nothing listens there")
+
+
+async def test_a_missing_database(url: str) -> None:
+    await refused(
+        changed(url, path="/there_is_none"), StoreMismatch, "there_is_none.*`infinite-scheduler migrate --create`"
+    )
+
+
+async def test_a_user_who_may_make_no_tables(url: str) -> None:
+    with limited_user(url) as limited:
+        await refused(limited, StoreBroken, r"missing rights .*store\.ddl = false")
+        await refused(limited, StoreMismatch, "`infinite-scheduler migrate`", ddl=False)
+
+
+@contextmanager
+def reader(url: str) -> Iterator[str]:
+    """A user who may read every table, and write none."""
+    with limited_user(url) as limited:
+        user = urlsplit(limited).username
+        if kind_of(url) == "mariadb":
+            execute(url, f"REVOKE INSERT, UPDATE, DELETE ON {urlsplit(url).path[1:]}.* FROM {user}@'127.0.0.1'")
+        else:
+            execute(url, f"REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public FROM {user}")
+        yield limited
+
+
+async def test_a_user_who_may_only_read_can_look_and_is_told_what_is_missing(url: str) -> None:
+    async with Rig(url).scheduler:
+        pass
+    with reader(url) as limited:
+        rig = Rig(limited)
+        await rig.scheduler.open()
+        try:
+            assert await rig.statuses() == {}
+            with pytest.raises(StoreBroken, match="missing rights"):
+                await rig.add(1, "1h")
+        finally:
+            await rig.scheduler.close()
+
+
+def test_the_command_line_says_it_in_one_line_and_ends_with_its_code(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for address, code, words in (
+        (changed(url, port=port), NO_STORE, "nothing listens there"),
+        (changed(url, password="not-the-password"), BAD_INPUT, "refuses the user or the password"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "infinite_scheduler", "jobs", "list", "--store", address],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert words in done.stderr
+        assert str(urlsplit(address).password) not in done.stderr
+
+
+def test_a_password_that_a_driver_repeats_is_not_shown(url: str) -> None:
+    for password in ("sesame", "1234'56", "two words"):
+        driver = server_driver(changed(url, password=password.replace("'", "%27").replace(" ", "%20")))
+        echo = driver.Error(f"bad address: host=here password={password} mysql://me:{password}@here/db")
+        for shown in (driver.said(echo), str(driver.translated(echo)), str(driver.busy(echo))):
+            assert password not in shown
+            assert "host=here" in shown
+
+
+# Too many connections
+
+
+@contextmanager
+def two_connections(url: str) -> Iterator[tuple[str, list[Any]]]:
+    """An address by which no more than two connections can be made, and both of them."""
+    with limited_user(url) as limited:
+        user = urlsplit(limited).username
+        if kind_of(url) == "mariadb":
+            execute(url, f"ALTER USER {user}@'127.0.0.1' WITH MAX_USER_CONNECTIONS 2")
+        else:
+            execute(url, f"ALTER ROLE {user} CONNECTION LIMIT 2")
+        held = [connect(limited) for _ in range(2)]
+        try:
+            yield limited, held
+        finally:
+            for connection in held:
+                connection.close()
+
+
+async def test_a_server_without_a_free_connection_says_so(url: str) -> None:
+    async with Rig(url).scheduler:
+        pass
+    with two_connections(url) as (limited, _):
+        text = await refused(limited, StoreUnavailable, "takes no connection at the moment", ddl=False)
+        assert re.search(r"too many connections|max_user_connections", text)
+
+
+async def test_a_connection_that_is_not_to_be_had_for_a_moment_is_tried_again(url: str) -> None:
+    async with Rig(url).scheduler:
+        pass
+    with two_connections(url) as (limited, held):
+        link = Link(server_driver(limited), TableMaker(server_driver(limited), allowed=False), "p")
+        with pytest.raises(StoreUnavailable, match="takes no connection at the moment"):
+            link.read(lambda tx: tx.read_apps())
+        freeing = threading.Timer(0.3, held.pop().close)
+        freeing.start()
+        assert len(link.read(lambda tx: tx.read_apps())) == 1
+        link.close()
+        freeing.join()

@@ -1,0 +1,445 @@
+"""Maintenance on database servers: retention drops whole tables, never one with a job that waits, and blocks nobody."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
+from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.base import AppInfo, Upkeep
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.door import Ask, Standing
+from infinite_scheduler.store.sql.relational import ONCE
+from infinite_scheduler.store.sql.schema import create_job_table
+from infinite_scheduler.store.sql.server import upkeep as server_upkeep
+from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.tables import CHANGING, TableMaker
+from infinite_scheduler.store.sql.statements import Session, Statements
+from infinite_scheduler.store.sql.tables import DAILY
+from infinite_scheduler.store.sql.upkeep import VERDICT_MS
+from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
+from tests.integration import test_sqlite
+from tests.integration.test_sqlite import AHEAD, OLD, OLD_TABLE, WEEK_MS, end, move, set_low, tables
+from tests.services.databases import connect, execute
+
+pytestmark = pytest.mark.servers
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(params=["mariadb_url", "postgres_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+async def opened(url: str, **options: Any) -> ServerDatabase:
+    database = ServerDatabase(server_driver(url), **options)
+    await database.open()
+    return database
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[ServerDatabase]:
+    database = await opened(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def other(database: ServerDatabase, url: str) -> AsyncIterator[ServerDatabase]:
+    """Another process on the same database."""
+    other = await opened(url)
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+async def session(database: ServerDatabase) -> Session:
+    session = database.session("door")
+    for app in (SMS, MAIL):
+        info = AppInfo(name=app, shards=4, paused=False, created_ms=NOW)
+        await session.write(lambda tx, info=info: tx.insert_app(info, NOW))  # type: ignore[misc]
+    return session
+
+
+async def maintained(database: ServerDatabase, now_ms: int = NOW) -> Upkeep:
+    return await database.maintain(now_ms=now_ms, retention_ms=WEEK_MS, idempotency_ms=DAY_MS)
+
+
+async def old_day(session: Session, count: int = 9, status: Status = Status.FAILED) -> list[bytes]:
+    """A day that is over, with jobs that have ended long ago."""
+    keys = await add(session, [new_row(OLD + n, shard=n % 4) for n in range(count)])
+    await end(session, keys, OLD + 5000, status)
+    await set_low(session, NOW)
+    return sorted(keys)
+
+
+def retry(tx: Statements, key: bytes, due_ms: int = NOW) -> None:
+    """What a client's retry is in the store."""
+    wish = Ask(id=key, change=Change.RETRY, app=SMS, key=key, due_ms=due_ms, now_ms=NOW)
+    assert door.ask(tx, [wish], exclusive=False) == {key: Standing.GRANTED}
+
+
+async def still_there(session: Session, keys: Sequence[bytes]) -> list[bytes]:
+    return keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys)))
+
+
+class TestRetention(test_sqlite.TestUpkeep):
+    """The promises that hold for every SQL store; where a server keeps them in its own way, that is said here."""
+
+    async def test_a_day_that_ended_longer_than_the_retention_ago_is_dropped(  # type: ignore[override]
+        self, database: ServerDatabase, session: Session
+    ) -> None:
+        keys = await old_day(session, 2500)
+        done = await maintained(database)
+        assert (done.tables_dropped, done.rows_pruned) == ((OLD_TABLE,), 0)
+        assert await tables(session) == AHEAD
+        assert not await still_there(session, keys)
+
+    async def test_a_job_that_ended_lately_is_kept_for_the_retention_whatever_its_day(  # type: ignore[override]
+        self, database: ServerDatabase, session: Session
+    ) -> None:
+        late, early = await add(session, [new_row(OLD), new_row(OLD + 1)])
+        await end(session, [early], OLD + 10)
+        await end(session, [late], NOW - DAY_MS, Status.FAILED)
+        await set_low(session, NOW)
+        for now_ms in (NOW, NOW + WEEK_MS - DAY_MS):
+            assert (await maintained(database, now_ms)).tables_dropped == ()
+            assert sorted(await still_there(session, [late, early])) == sorted([late, early])
+        assert (await maintained(database, NOW + WEEK_MS - DAY_MS + 1)).tables_dropped == (OLD_TABLE,)
+
+    async def test_counters_of_past_days_are_added_up(  # type: ignore[override]
+        self, database: ServerDatabase, other: ServerDatabase, session: Session, url: str
+    ) -> None:
+        for each in (session, other.session("door")):
+            for days in (0, 1, 2, 30):
+                await each.write(
+                    lambda tx, ms=NOW - days * DAY_MS: tx.add_counts({(SMS, "done"): 10}, ms)  # type: ignore[misc]
+                )
+        await maintained(database)
+        assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 60}}
+        assert execute(url, "SELECT COUNT(*) FROM scheduler_counters") == [(4,)]
+
+    async def test_one_round_is_short_and_the_next_goes_on(  # type: ignore[override]
+        self, database: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that waits keeps the table, so the others go by themselves."""
+        monkeypatch.setattr(test_sqlite.upkeep, "SLICES", 2)
+        keys = await add(session, [new_row(OLD + n) for n in range(5000)])
+        await end(session, keys[:-1], OLD + 9000)
+        await set_low(session, NOW)
+        for pruned in (2000, 2000, 999):
+            assert (await maintained(database)).rows_pruned == pruned
+        assert await still_there(session, keys) == keys[-1:]
+
+
+async def test_a_table_that_must_stay_is_looked_through_once_an_hour(
+    database: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await old_day(session)
+    await session.write(lambda tx: retry(tx, keys[0]))
+    looks: list[str] = []
+    look = server_upkeep.ServerKeeper._blocker
+
+    async def noted(self: server_upkeep.ServerKeeper, table: str) -> object:
+        looks.append(table)
+        return await look(self, table)
+
+    monkeypatch.setattr(server_upkeep.ServerKeeper, "_blocker", noted)
+    for minutes in range(60):
+        assert not (await maintained(database, NOW + minutes * 60_000)).tables_dropped
+    assert looks == [OLD_TABLE]
+    assert await still_there(session, keys) == keys[:1]
+    await end(session, keys[:1], NOW)
+    assert not (await maintained(database, NOW + HOUR_MS)).tables_dropped
+    assert looks == [OLD_TABLE] * 2
+    assert (await maintained(database, NOW + WEEK_MS + 2 * HOUR_MS)).tables_dropped == (OLD_TABLE,)
+
+
+# What comes between the look and the drop
+
+
+@contextmanager
+def before_drop(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> Iterator[None]:
+    """Something happens after a table was looked through, before it is locked and dropped."""
+    drop = TableMaker.drop
+
+    def later(self: TableMaker, table: str, safe: Any) -> bool:
+        meanwhile()
+        return drop(self, table, safe)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableMaker, "drop", later)
+        yield
+
+
+def from_thread(step: Callable[[], Awaitable[object]]) -> Callable[[], None]:
+    """Do a step of the event loop while another thread waits for it."""
+    loop = asyncio.get_running_loop()
+
+    async def run() -> None:
+        await step()
+
+    return lambda: asyncio.run_coroutine_threadsafe(run(), loop).result(20)
+
+
+async def test_a_job_that_is_tried_again_between_look_and_drop_keeps_its_table(
+    database: ServerDatabase, other: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await old_day(session)
+    elsewhere = other.session("door")
+    with before_drop(monkeypatch, from_thread(lambda: elsewhere.write(lambda tx: retry(tx, keys[4])))):
+        assert not (await maintained(database)).tables_dropped
+    (record,) = [r for r in await session.read(lambda tx: tx.read_jobs(SMS, keys)) if r.status is Status.PENDING]
+    assert record.job.key == keys[4]
+    assert not (await maintained(database)).tables_dropped, "the next round looks again, and finds it"
+
+
+async def test_a_job_that_was_tried_again_and_has_ended_again_is_kept_for_the_retention(
+    database: ServerDatabase, other: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await old_day(session)
+    elsewhere = other.session("door")
+
+    async def tried_again() -> None:
+        await elsewhere.write(lambda tx: retry(tx, keys[4]))
+        (record,) = await elsewhere.read(lambda tx: tx.read_jobs(SMS, [keys[4]]))
+        await end(elsewhere, [keys[4]], NOW)
+        await elsewhere.write(
+            lambda tx: tx.delete_entries(SMS, [(position(keys[4], record.job.due_ms), keys[4])])
+        )  # as a settle does
+
+    with before_drop(monkeypatch, from_thread(tried_again)):
+        assert not (await maintained(database)).tables_dropped
+    assert keys[4] in await still_there(session, keys)
+
+
+async def test_a_job_that_a_transaction_of_a_user_inserted_late_keeps_its_table(
+    database: ServerDatabase, other: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await old_day(session)
+    row = new_row(OLD + 77, shard=2)
+    late = other.session("door").write(lambda tx: door.enqueue(tx, {Shard(SMS, 2): [row]}, NOW))
+    with before_drop(monkeypatch, from_thread(lambda: late)):
+        assert not (await maintained(database)).tables_dropped
+    assert await still_there(session, [row.key]) == [row.key]
+
+
+async def test_a_job_that_its_owner_has_heard_of_meanwhile_keeps_its_table(
+    database: ServerDatabase, other: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await old_day(session)
+    row = new_row(OLD + 77, shard=2)
+    elsewhere = other.session("door")
+
+    async def inserted() -> None:
+        await add(elsewhere, [row])
+        await set_low(elsewhere, OLD + 77, [2])  # what follows from the wake
+
+    with before_drop(monkeypatch, from_thread(inserted)):
+        assert not (await maintained(database)).tables_dropped
+    assert await still_there(session, [row.key]) == [row.key]
+
+
+async def test_a_table_with_an_insert_that_is_not_committed_yet_is_left_for_later(
+    database: ServerDatabase, session: Session, url: str
+) -> None:
+    keys = await old_day(session)
+    user = connect(url)
+    with closing(user), closing(user.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"UPDATE {OLD_TABLE} SET status = 'pending' WHERE error IS NULL")
+        assert not (await maintained(database)).tables_dropped
+        cursor.execute("ROLLBACK")
+    assert sorted(await still_there(session, keys)) == keys
+    assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+
+
+async def test_a_long_reader_of_an_old_table_holds_up_nobody_else(
+    database: ServerDatabase, other: ServerDatabase, session: Session, url: str
+) -> None:
+    await old_day(session)
+    await maintained(database, NOW - WEEK_MS)  # the tables of these days are there
+    user = connect(url)
+    waits: list[float] = []
+
+    async def insert() -> None:
+        while not round_.done():
+            began = time.monotonic()
+            await add(other.session("door"), [new_row(NOW + 1000)])
+            waits.append(time.monotonic() - began)
+
+    with closing(user), closing(user.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT COUNT(*) FROM {OLD_TABLE}")
+        cursor.fetchall()
+        began = time.monotonic()
+        round_ = asyncio.ensure_future(maintained(database))
+        await insert()
+        assert not (await round_).tables_dropped
+        assert time.monotonic() - began < 8
+        cursor.execute("COMMIT")
+    assert len(waits) > 3
+    assert max(waits) < 0.9, "an insert has waited for the lock that the drop waits for"
+    assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+
+
+async def test_tables_are_dropped_while_others_insert_and_settle(
+    database: ServerDatabase, other: ServerDatabase, session: Session
+) -> None:
+    for days in range(9, 14):
+        keys = await add(session, [new_row(NOW - days * DAY_MS + n, shard=n % 4) for n in range(200)])
+        await end(session, keys, NOW - 8 * DAY_MS)
+    await set_low(session, NOW)
+    lane, accepted = other.session("lane-0"), 0
+    round_ = asyncio.ensure_future(maintained(database))
+    while not round_.done():
+        keys = await add(lane, [new_row(NOW + n, shard=n % 4) for n in range(20)])
+        await end(lane, keys, NOW)
+        accepted += 20
+    assert len((await round_).tables_dropped) == 5
+    day = await session.read(lambda tx: tx.find_jobs(SMS, test_sqlite.Query(status=Status.DONE), None, 100_000))
+    assert len(day) == accepted
+
+
+# Two nodes that both think that it is their turn
+
+
+async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: ServerDatabase, session: Session) -> None:
+    for day in range(4):
+        for n in range(40):
+            await add_counts(session, f"{ONCE}{n}-{day}" if n % 2 else f"process-{n}", NOW - day * DAY_MS)
+    for days in (9, 10):
+        keys = await add(session, [new_row(NOW - days * DAY_MS + n, shard=n % 4) for n in range(300)])
+        await end(session, keys, OLD)
+    later = await add(session, [new_row(OLD + n, later=True, shard=n % 4) for n in range(3000)])
+    await end(session, later[:-1], OLD)
+    entries = [(position(key, OLD + 5), key) for key in later[:500]]
+    await session.write(lambda tx: tx.insert_entries(SMS, entries))
+    claimed = [new_row(idempotency_key=f"k{n}") for n in range(2500)]
+    await session.write(lambda tx: tx.claim_keys(SMS, claimed))
+    await session.write(
+        lambda tx: tx.write_verdicts({n.to_bytes(16, "big"): True for n in range(2500)}, NOW - VERDICT_MS)
+    )
+    await set_low(session, NOW)
+    rounds = await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))
+    await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))
+    assert sorted(name for done in rounds for name in done.tables_dropped) == sorted(
+        DAILY.table(SMS, (NOW - days * DAY_MS) // DAY_MS) for days in (9, 10)
+    )
+    assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 160}}
+    assert await still_there(session, later) == later[-1:]
+    assert not await session.read(test_sqlite.moved)
+    assert not await session.read(lambda tx: tx.read_keys(SMS, {f"k{n}" for n in range(2500)}))
+    assert not await session.read(lambda tx: tx.read_verdicts([n.to_bytes(16, "big") for n in range(2500)]))
+
+
+async def add_counts(session: Session, process: str, ms: int) -> None:
+    def body(tx: Statements) -> None:
+        mine, tx._process = tx._process, process  # type: ignore[attr-defined]
+        try:
+            tx.add_counts({(SMS, "done"): 1}, ms)
+        finally:
+            tx._process = mine  # type: ignore[attr-defined]
+
+    await session.write(body)
+
+
+async def test_counters_that_are_written_once_are_added_up_on_their_own_day(
+    database: ServerDatabase, session: Session, url: str
+) -> None:
+    for n in range(50):
+        await add_counts(session, f"{ONCE}{n}", NOW)
+    await maintained(database)
+    assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 50}}
+    assert execute(url, "SELECT COUNT(*) FROM scheduler_counters") == [(1,)]
+
+
+async def test_a_counter_that_grows_while_it_is_added_up_loses_nothing(
+    database: ServerDatabase, other: ServerDatabase, session: Session
+) -> None:
+    elsewhere = other.session("door")
+    yesterday = NOW - DAY_MS
+
+    async def count() -> int:
+        n = 0
+        while not folding.done():
+            await elsewhere.write(lambda tx: tx.add_counts({(SMS, "done"): 1}, yesterday))
+            n += 1
+        return n
+
+    async def fold() -> None:
+        for _ in range(30):
+            await maintained(database)
+
+    folding = asyncio.ensure_future(fold())
+    counted = await count()
+    await folding
+    assert counted
+    assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": counted}}
+
+
+async def test_a_transaction_of_a_user_that_stays_open_does_not_hold_up_maintenance(
+    database: ServerDatabase, session: Session, url: str
+) -> None:
+    await add_counts(session, f"{ONCE}a", NOW - 30 * DAY_MS)
+    user = connect(url)
+    with closing(user), closing(user.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"INSERT INTO scheduler_counters VALUES ('{ONCE}open', '{SMS}', 1, 'done', 7)")
+        began = time.monotonic()
+        assert (await maintained(database)).rows_pruned == 1
+        assert time.monotonic() - began < 5
+        cursor.execute("COMMIT")
+    assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 7}}
+
+
+# Beside everything else
+
+
+async def test_heavy_pruning_does_not_hold_up_inserts(
+    database: ServerDatabase, other: ServerDatabase, session: Session
+) -> None:
+    keys: list[bytes] = []
+    for start in range(0, 20_000, 5000):
+        keys += await add(session, [new_row(OLD + start + n, later=True, shard=n % 4) for n in range(5000)])
+    for start in range(0, 20_000, 5000):
+        await end(session, keys[start : start + 5000], OLD)
+    await session.write(lambda tx: tx.insert_entries(SMS, [(position(key, OLD + 9), key) for key in keys[:5000]]))
+    await set_low(session, NOW)
+    waits: list[float] = []
+    round_ = asyncio.ensure_future(maintained(database))
+    insert = partial(door.insert, now_ms=NOW)
+    while not round_.done():
+        rows = [new_row(NOW + 60_000, shard=1, later=True) for _ in range(10)]
+        began = time.monotonic()
+        await other.session("door").write(lambda tx, rows=rows: insert(tx, {Shard(SMS, 1): rows}))  # type: ignore[misc]
+        waits.append(time.monotonic() - began)
+    assert (await round_).rows_pruned == 25_000
+    assert len(waits) > 5
+    assert max(waits) < 1, "a short slice holds its locks for milliseconds"
+
+
+async def test_a_maker_that_dies_between_a_table_and_its_announcement_hides_no_job(
+    database: ServerDatabase, other: ServerDatabase, session: Session, url: str
+) -> None:
+    row = new_row(NOW + 20 * DAY_MS)
+    wanted = scan_of(NOW, NOW + 30 * DAY_MS)
+    assert not await scan_all_rows(session, wanted)  # it knows what tables there are
+    execute(url, CHANGING)
+    execute(url, create_job_table(server_driver(url).dialect, DAILY.table_of(SMS, row.key)))
+    await add(other.session("door"), [row])  # which finds the table
+    assert [job.key for job in await scan_all_rows(session, wanted)] == [row.key]
+    await maintained(database)  # makes other tables, and announces them
+    assert [job.key for job in await scan_all_rows(session, wanted)] == [row.key]
+    assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+
+
+async def test_a_batch_over_many_days_makes_all_its_tables_at_once(session: Session) -> None:
+    keys = await add(session, [new_row(NOW + n * DAY_MS) for n in range(30)])
+    assert sorted(await still_there(session, keys)) == keys
