@@ -31,12 +31,12 @@ from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, mi
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import NewRow, Session, Update
-from infinite_scheduler.store.sql.tables import day_table
+from infinite_scheduler.store.sql.tables import DAILY
 
 APP = "bench"
 DAY = 20_772  # 2026-11-15
 START = DAY * DAY_MS
-TABLE = day_table(APP, DAY)
+TABLE = DAILY.table(APP, DAY)
 PAYLOAD = json.dumps({"to": "+4915112345678", "text": "x" * 150}).encode()
 INSERT, SETTLE, PAGE = 5000, 1000, 1000  # rows a transaction
 

@@ -23,6 +23,10 @@ class Clock(Protocol):
         """Milliseconds by a clock that never steps and counts time asleep; only differences mean something."""
         ...
 
+    def steady_us(self) -> int:
+        """The steady clock in microseconds: for what is too short for milliseconds."""
+        ...
+
     def call_later(self, ms: float, callback: Callable[[], object]) -> Timer:
         """Call back in the running event loop after this long, or a little later."""
         ...
@@ -39,6 +43,9 @@ class SystemClock:
 
     def steady_ms(self) -> int:
         return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+    def steady_us(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1000
 
     def call_later(self, ms: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(max(0.0, ms) / 1000, callback)

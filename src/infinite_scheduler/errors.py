@@ -10,6 +10,7 @@ SchedulerError
 │   ├── ConfigError             a setting that is wrong or unknown
 │   └── StoreMismatch           the store is of another schema or was made with other settings
 ├── UnknownJob                the store has no such job
+├── UnknownNode               the store has no such node
 ├── TooLate                   the job is handed over or settled already
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
@@ -80,6 +81,14 @@ class UnknownJob(SchedulerError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id}: never accepted by this store, or older than its retention")
+
+
+class UnknownNode(SchedulerError):
+    """The store has no node of this name."""
+
+    def __init__(self, node_id: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(known)) or "none: no node runs"
+        super().__init__(f"no node {node_id!r}; known nodes: {names}")
 
 
 class TooLate(SchedulerError):

@@ -120,6 +120,11 @@ def shard_of(key: bytes) -> int:
     return ((key[6] & 0x0F) << 4) | (key[7] >> 4)
 
 
+def priority_of(key: bytes) -> int:
+    """The priority in the id or position `key`."""
+    return (key[7] >> 2) & 3
+
+
 def position(key: bytes, due_ms: int) -> bytes:
     """Where a scan meets the job `key` when it is due at `due_ms`."""
     return due_ms.to_bytes(6, "big") + key[6:]

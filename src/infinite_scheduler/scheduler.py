@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from infinite_scheduler.client import Client, Delay, delay_ms
+from infinite_scheduler.client import Client
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.config import AppSettings, RetrySettings, Settings
 from infinite_scheduler.config import ExpireAfter as ExpireAfterSettings
@@ -27,8 +27,9 @@ from infinite_scheduler.handlers.loading import load_function
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
-from infinite_scheduler.observe.events import Observer, several
+from infinite_scheduler.observe.events import Observer, TablesKept, several
 from infinite_scheduler.observe.logs import LogWriter
+from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.base import NodeInfo, Store
@@ -63,6 +64,8 @@ class Scheduler(Client):
         self._tell = several([self.counters, LogWriter(), *observers])
         self._apps: dict[str, Registration] = {}
         self._engine: Engine | None = None
+        self._life = asyncio.Lock()  # a stop waits for the start that is under way, so it finds all that was made
+        self._clean = True
         for name, app in self.settings.apps.items():
             self._register_configured(name, app)
 
@@ -89,7 +92,7 @@ class Scheduler(Client):
                 batch=batch,
                 pool=pool,
                 concurrency=concurrency,
-                timeout_ms=delay_ms(timeout) if timeout else None,
+                timeout_ms=parse_duration(timeout) if timeout else None,
                 clock=self._clock,
             )
             self.add_app(
@@ -124,7 +127,7 @@ class Scheduler(Client):
         if not isinstance(retry, RetryPolicy | None):
             raise HandlerError(f"app {name!r}: retry is {retry!r}; expected a RetryPolicy(…)")
         if not isinstance(misfire, Misfire | None):
-            raise HandlerError(f"app {name!r}: misfire is {misfire!r}; expected FireNow(), Skip() or ExpireAfter(ms)")
+            raise HandlerError(f"app {name!r}: misfire is {misfire!r}; expected FireNow(), Skip() or ExpireAfter(…)")
         if self._engine is not None:
             raise HandlerError(f"the node runs already: register app {name!r} before it starts")
         plan = AppPlan(
@@ -132,7 +135,7 @@ class Scheduler(Client):
             handler=handler,
             retry=retry or RetryPolicy(),
             misfire=misfire or FireNow(),
-            misfire_threshold_ms=delay_ms(misfire_threshold),
+            misfire_threshold_ms=parse_duration(misfire_threshold),
             concurrency=concurrency,
         )
         self._apps[name] = Registration(plan=plan, shards=shards)
@@ -162,13 +165,21 @@ class Scheduler(Client):
 
     async def start(self) -> None:
         """Open the store, register the apps and begin to hand over."""
-        if self._engine is not None:
-            raise InvalidRequest("this node runs already: start it once, or make another Scheduler")
+        async with self._life:
+            if self._engine is not None:
+                raise InvalidRequest("this node runs already: start it once, or make another Scheduler")
+            self._clean = True
+            await self._start()
+
+    async def _start(self) -> None:
         await self.open()
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}
             for name in sorted(self._apps, key=lambda name: name not in known):
-                await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
+                info = await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
+                wanted = self.settings.store.tables
+                if "tables" in self.settings.store.model_fields_set and wanted != info.span:
+                    self._tell(TablesKept(app=name, tables=info.span, configured=wanted))
             self._engine = Engine(
                 self._store,
                 self._node(),
@@ -179,19 +190,30 @@ class Scheduler(Client):
             )
             self.counters.gauge("oldest_overdue_ms", self._engine.oldest_overdue_ms)
             self.counters.gauge("shards_owned", lambda: self._engine.shards_owned if self._engine else 0)
+            self.counters.gauge("store_clock_offset_ms", self._engine.clock_offset_ms)
+            self.counters.gauge("apps_without_node", lambda: self._engine.apps_without_node if self._engine else 0)
             self.counters.gauge("bytes_held", lambda: self._engine.bytes_held if self._engine else 0)
             await self._engine.start()
         except BaseException:
-            self._engine = None
+            if self._engine is not None:
+                self._engine = None
+                for registration in self._apps.values():
+                    await registration.plan.handler.stop()  # some had begun, and would leave threads or processes
             await self.close()
             raise
 
     async def stop(self) -> bool:
-        """Hand nothing more over, let what is in flight finish, settle, release. False: some of it had to be left."""
-        engine, self._engine = self._engine, None
-        clean = await engine.stop() if engine else True
-        await self.close()
-        return clean
+        """Hand nothing more over, let what is in flight finish, settle, release. False: some of it had to be left.
+
+        At any time and as often as wanted: a start that is under way is waited for, and a second stop answers as the
+        first.
+        """
+        async with self._life:
+            if self._engine is not None:
+                self._clean = await self._engine.stop()
+                self._engine = None
+            await self.close()
+            return self._clean
 
     async def run(self) -> bool:
         """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be left."""
@@ -238,6 +260,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         lease_ms=_ms(settings.node.lease),
         heartbeat_ms=_ms(settings.node.heartbeat),
         stop_timeout_ms=_ms(settings.node.stop_timeout),
+        clock_limit_ms=_ms(settings.node.clock_limit),
         lane=LaneSettings(request_poll_ms=_ms(settings.node.request_poll)),
     )
 
@@ -248,14 +271,14 @@ def _ms(duration: timedelta) -> int:
 
 def _retry_policy(app: str, retry: RetrySettings) -> RetryPolicy:
     return RetryPolicy(
-        delays_ms=None if retry.delays is None else tuple(_ms(delay) for delay in retry.delays),
-        initial_ms=_ms(retry.initial),
+        delays=retry.delays,
+        initial=retry.initial,
         factor=retry.factor,
-        maximum_ms=_ms(retry.maximum),
+        maximum=retry.maximum,
         jitter=retry.jitter,
-        counted_from=retry.count_from,
         max_attempts=retry.max_attempts,
-        floor_ms=_ms(retry.floor),
+        count_from=retry.count_from,
+        floor=retry.floor,
         retry_on=tuple(_exception(app, "retry_on", name) for name in retry.retry_on) or (Exception,),
         give_up_on=tuple(_exception(app, "give_up_on", name) for name in retry.give_up_on),
     )
@@ -278,5 +301,5 @@ def _exception(app: str, field: str, name: str) -> type[BaseException]:
 
 def _misfire(misfire: str | ExpireAfterSettings) -> Misfire:
     if isinstance(misfire, ExpireAfterSettings):
-        return ExpireAfter(_ms(misfire.expire_after))
+        return ExpireAfter(misfire.expire_after)
     return Skip() if misfire == "skip" else FireNow()

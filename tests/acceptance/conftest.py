@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.cluster import Cluster
 from tests.acceptance.installation import Installation, install
-from tests.acceptance.place import Place
+from tests.acceptance.place import SOAK, Place
+from tests.services.databases import fresh_database
+from tests.services.private import private_server
+from tests.services.server import Server
+
+collect_ignore = [] if SOAK else ["test_cluster_chaos.py"]  # it shows nothing in a few seconds
+
+KINDS = ["mariadb", "postgres"]
 
 
 @pytest.fixture(scope="session")
@@ -14,8 +22,40 @@ def installation() -> Installation:
     return install()
 
 
+@pytest.fixture(scope="session")
+def installation_with_drivers() -> Installation:
+    return install("mysql,postgres")
+
+
 @pytest.fixture
 def place(installation: Installation, tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path, installation)
     yield place
     place.end()
+
+
+@pytest.fixture(params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, installation_with_drivers: Installation, tmp_path: Path
+) -> Iterator[Cluster]:
+    """Nodes on a database of their own, on the server that all tests use."""
+    with fresh_database(request.param) as url:
+        cluster = Cluster(tmp_path, installation_with_drivers, url)
+        yield cluster
+        cluster.end()
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of this test's own, to stop and to kill."""
+    with private_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster_alone(server: Server, installation_with_drivers: Installation, tmp_path: Path) -> Iterator[Cluster]:
+    """Nodes on that server."""
+    with fresh_database(server.kind, server) as url:
+        cluster = Cluster(tmp_path, installation_with_drivers, url)
+        yield cluster
+        cluster.end()

@@ -39,6 +39,23 @@ async def record(job: Any) -> None:
     write_down(job)
 
 
+OWN_LOG, OWN_ENDED = (HERE / f"{name}-{os.getpid()}.log" for name in ("handed_over", "ended"))
+"""Files of this process alone."""
+
+
+async def record_apart(job: Any) -> None:
+    """Write the hand-over down in a file of this process alone."""
+    write_down(job, OWN_LOG)
+
+
+async def testify(job: Any) -> None:
+    """Work for as many seconds as the data says, then fail: the error that is kept says which process was heard."""
+    write_down(job, OWN_LOG)
+    await asyncio.sleep(job.data)
+    write_down(job, OWN_ENDED)
+    raise RuntimeError(f"heard from process {os.getpid()}")
+
+
 async def linger(job: Any) -> None:
     """Write the hand-over down, work for as many seconds as the data says, write the end down."""
     write_down(job)

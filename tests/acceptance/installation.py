@@ -35,16 +35,16 @@ class Installation(NamedTuple):
         return str(self.folder / "bin" / "python")
 
 
-def install() -> Installation:
-    """Build the wheel and install it offline; the same wheel is installed once, whoever asks."""
+def install(extras: str = "") -> Installation:
+    """Build the wheel and install it offline, with these extras; the same is installed once, whoever asks."""
     PLACES.mkdir(parents=True, exist_ok=True)
     with _alone(), tempfile.TemporaryDirectory(dir=PLACES, prefix="build-") as build:
         _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", build, str(ROOT))
         (wheel,) = Path(build).glob("*.whl")
-        folder = PLACES / _name(wheel)
+        folder = PLACES / _name(wheel, extras)
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _make(folder, wheel)
+            _make(folder, f"{wheel}[{extras}]" if extras else str(wheel))
         (folder / "complete").touch()
         _remove_old(folder)
     return Installation(folder)
@@ -58,18 +58,18 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _name(wheel: Path) -> str:
+def _name(wheel: Path, extras: str) -> str:
     """The same for the same content, on the same Python, with the same packages around it."""
     digest = hashlib.sha256(wheel.read_bytes())
     digest.update((ROOT / "requirements.lock").read_bytes())
-    digest.update(f"{sys.version} {sys.prefix}".encode())
+    digest.update(f"{sys.version} {sys.prefix} {extras}".encode())
     return digest.hexdigest()[:16]
 
 
-def _make(folder: Path, wheel: Path) -> None:
+def _make(folder: Path, wheel: str) -> None:
     _run(sys.executable, "-m", "venv", str(folder))
     pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    _run(*pip, "--no-index", "--find-links", str(WHEELS), str(wheel))
+    _run(*pip, "--no-index", "--find-links", str(WHEELS), wheel)
 
 
 def _remove_old(current: Path) -> None:

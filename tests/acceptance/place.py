@@ -34,13 +34,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def until(done: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> None:
+def until(done: Callable[[], Any], what: str, within_s: float = PATIENCE_S, every_s: float = 0.02) -> None:
     """Wait for something that other processes bring about."""
     deadline = time.monotonic() + within_s
     while not done():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 class Node:
@@ -142,9 +142,9 @@ class Place:
 
     # Processes
 
-    def node(self) -> Node:
+    def node(self, config: Path | None = None) -> Node:
         """Start a node."""
-        command = [self.installation.command, "serve", "--config", str(self.config), "--json"]
+        command = [self.installation.command, "serve", "--config", str(config or self.config), "--json"]
         node = Node(command, self.folder, f"node-{len(self.nodes) + 1}")
         self.nodes.append(node)
         return node
@@ -181,11 +181,11 @@ class Place:
 
     # Work
 
-    def schedule(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    def schedule(self, jobs: Iterable[Mapping[str, Any]], app: str | None = None) -> dict[str, int]:
         """Schedule the jobs; the ids that were answered, and their moments."""
         file = self.folder / f"jobs-{now_ms()}.ndjson"
         file.write_text("".join(f"{json.dumps(job)}\n" for job in jobs))
-        lines = self.run("schedule", self.app, "--from", str(file), "--json").stdout.splitlines()
+        lines = self.run("schedule", app or self.app, "--from", str(file), "--json").stdout.splitlines()
         return {answer["id"]: answer["due_ms"] for answer in map(json.loads, lines)}
 
     # Evidence

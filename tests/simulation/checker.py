@@ -193,6 +193,10 @@ class Judge:
             wall - self._set_back(event.who) < due
         ):  # a clock that is set back after the job was on its way does not make it early
             self._break("never early", event.job, f"{event.who} hands over {due - wall} ms too early by its own clock")
+        if event.at < due:
+            self._break(
+                "never early", event.job, f"{event.who} hands over {due - event.at} ms too early by the store's"
+            )
         row = self._rows.get(event.job)
         if row is None:
             self._break("only accepted jobs fire", event.job, "handed over without a row")

@@ -36,7 +36,7 @@ SETTINGS = EngineSettings(
 )
 """Small paces, so that little virtual time sees much."""
 
-RETRY = RetryPolicy(delays_ms=(100, 700, 2500), jitter=0.0, max_attempts=6, floor_ms=0)
+RETRY = RetryPolicy(delays=("100ms", "700ms", "2500ms"), jitter=0.0, max_attempts=6, floor=0)
 
 TOLD = (
     events.ShardsTaken,

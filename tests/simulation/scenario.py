@@ -54,10 +54,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     latest_ms: float | None = None
 
 
-ROUGH = Weather(slow=0.01, slow_for=(0.02, 1.2), unfair=0.3, knows_dead=0.3)
-DOUBTFUL = Weather(
-    slow=0.01, slow_for=(0.02, 1.0), lost=0.03, lost_budget=6, error=0.004, error_budget=6, unfair=0.3, knows_dead=0.3
-)
+ROUGH = Weather(slow=0.01, slow_for=(0.02, 1.2), unfair=0.3, knows_dead=0.3, heavy=0.1)
+DOUBTFUL = msgspec.structs.replace(ROUGH, slow_for=(0.02, 1.0), lost=0.03, lost_budget=6, error=0.004, error_budget=6)
 TIGHT = (2500, 5000, 9000)
 
 PROFILES: Mapping[str, Profile] = {

@@ -37,6 +37,7 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 2.0  # a transaction whose client says nothing for this long is rolled back
     lock_wait: float = 4.0  # a statement that waits longer for a lock fails
     knows_dead: float = 0.0  # chance that a dead process is proven to be dead
+    heavy: float = 0.0  # chance that the rows of a statement are too large to be read together
     waits_for_inserts: bool = (
         False  # a write meets a row that is not committed yet and waits (InnoDB), or does not see it
     )

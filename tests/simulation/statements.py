@@ -10,8 +10,8 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo
-from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from infinite_scheduler.store.base import ROOM, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo
+from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 from tests.simulation.server import Transaction, Work
 
 P = ParamSpec("P")
@@ -103,27 +103,36 @@ class SimStatements(Statements):
         return [fresh(record) for record in found if record is not None]
 
     @reads
+    def read_heads(self, app: str, keys: Collection[bytes]) -> Sequence[Head]:
+        found = [self.transaction.get("jobs", (app, key)) for key in sorted(keys)]
+        heavy = self.transaction.server.world.rng.random() < self.transaction.server.weather.heavy
+        return [head(record, heavy=heavy) for record in found if record is not None]
+
+    @reads
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
-        limit = self._page(scan.limit)
+        limit, room = self._page(scan.limit), scan.room
         found: list[Job] = []
         for place in self.transaction.between("jobs", scan.app, scan.start, scan.end):
             record = self.transaction.get("jobs", place)
             if record.status is Status.PENDING and wanted(scan, record.job):
-                if len(found) == limit:
+                if found and (len(found) >= limit or room <= 0):
                     return found, record.job.key
                 found.append(copy(record.job))
+                room -= len(record.job.payload)
         return found, None
 
     @reads
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
-        limit = self._page(scan.limit)
+        limit, room = self._page(scan.limit), scan.room
         found: list[tuple[bytes, Job]] = []
         for app, at, key in self.transaction.between("entries", scan.app, scan.start, scan.end):
             record = self.transaction.get("jobs", (app, key))
             if record is not None and record.status is Status.PENDING and wanted(scan, record.job):
-                if len(found) >= limit and found[-1][0] != at:  # a position that several jobs share is read whole
+                full = found and (len(found) >= limit or room <= 0)
+                if full and found[-1][0] != at:  # a position that several jobs share is read whole
                     return found, at
                 found.append((at, copy(record.job)))
+                room -= len(record.job.payload)
         return found, None
 
     def _page(self, limit: int) -> int:
@@ -203,6 +212,11 @@ class SimStatements(Statements):
                 others[key] = first
         return others
 
+    @reads
+    def read_keys(self, app: str, keys: Collection[str]) -> Mapping[str, tuple[bytes, bytes]]:
+        found = {key: self.transaction.get("keys", (app, key)) for key in sorted(keys)}
+        return {key: holder for key, holder in found.items() if holder is not None}
+
     @writes
     def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> Work[None]:
         for key, attempt in attempts:
@@ -270,7 +284,23 @@ class SimStatements(Statements):
 
     @writes
     def write_node(self, node: NodeInfo) -> Work[None]:
-        yield from self.transaction.put("nodes", node.nonce, node)
+        yield from self.transaction.lock(("nodes", node.nonce), exclusive=True)
+        known = self.transaction.get("nodes", node.nonce)
+        asked = known is not None and known.drain_asked
+        yield from self.transaction.put("nodes", node.nonce, msgspec.structs.replace(node, drain_asked=asked))
+
+    @writes
+    def set_drain(self, node_id: str, *, asked: bool) -> Work[int]:
+        named = [nonce for nonce, node in self.transaction.rows("nodes").items() if node.node_id == node_id]
+        for nonce in named:
+            yield from self.transaction.change(
+                "nodes", nonce, lambda row: msgspec.structs.replace(row, drain_asked=asked)
+            )
+        return len(named)
+
+    @reads
+    def now_ms(self) -> int:
+        return int(self.transaction.server.world.now_ms())
 
     @writes
     def delete_node(self, nonce: str) -> Work[None]:
@@ -285,6 +315,13 @@ def gone(row: object) -> None:
 def fresh(record: JobRecord) -> JobRecord:
     """The record as a database gives it: with every read another object."""
     return msgspec.structs.replace(record, job=copy(record.job))
+
+
+def head(record: JobRecord, *, heavy: bool) -> Head:
+    """The row without what it carries; a heavy one leaves no room for others."""
+    job = record.job
+    size = ROOM if heavy else len(job.payload)
+    return Head(key=job.key, due_ms=job.due_ms, attempt=job.attempt, status=record.status, size=size)
 
 
 def wanted(scan: Scan, job: Job) -> bool:

@@ -156,6 +156,9 @@ class Process:
     def steady_ms(self) -> int:
         return self._steady_from + int(self.world.now * 1000)
 
+    def steady_us(self) -> int:
+        return self._steady_from * 1000 + int(self.world.now * 1_000_000)
+
     def wall_ms(self) -> int:
         return EPOCH_MS + int(self.world.now * 1000) + self.skew_ms
 
@@ -171,6 +174,9 @@ class SimClock:
 
     def steady_ms(self) -> int:
         return self._process.steady_ms()
+
+    def steady_us(self) -> int:
+        return self._process.steady_us()
 
     def call_later(self, ms: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         return self._process.loop.call_later(max(0.0, ms) / 1000, callback)

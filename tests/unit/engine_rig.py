@@ -45,6 +45,9 @@ class Wire(Database):
         self.away = False  # nothing gets through
         self.loses_answers = False  # everything gets through, and no answer comes back
         self.writes = 0
+        self.store_ms: Callable[[], int] | None = None  # the store's clock, if it has one
+        self.lanes_go_on = asyncio.Event()  # while it is not set, writes of lanes wait as for a lock
+        self.lanes_go_on.set()
         self._inner = inner
         self._dead = dead
 
@@ -55,7 +58,7 @@ class Wire(Database):
         """The rig closes it."""
 
     def session(self, name: str) -> Session:
-        return WireSession(self, self._inner.session(name))
+        return WireSession(self, self._inner.session(name), waits=name.startswith("lane"))
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         self.check()
@@ -73,15 +76,18 @@ class Wire(Database):
 
 
 class WireSession(Session):
-    def __init__(self, wire: Wire, inner: Session) -> None:
+    def __init__(self, wire: Wire, inner: Session, *, waits: bool) -> None:
         self._wire = wire
         self._inner = inner
+        self._waits = waits
 
     async def write(self, body: Body[T]) -> T:
         await asyncio.sleep(0)  # as with any real connection, others go on meanwhile
+        if self._waits:
+            await self._wire.lanes_go_on.wait()
         self._wire.check()
         self._wire.writes += 1
-        result = await self._inner.write(body)
+        result = await self._inner.write(self._timed(body))
         await asyncio.sleep(0)
         if self._wire.loses_answers:
             raise StoreUnavailable("the answer is lost")
@@ -91,7 +97,22 @@ class WireSession(Session):
     async def read(self, body: Body[T]) -> T:
         await asyncio.sleep(0)
         self._wire.check()
-        return await self._inner.read(body)
+        return await self._inner.read(self._timed(body))
+
+    def _timed(self, body: Body[T]) -> Body[T]:
+        """The same, in a database with the clock of the wire."""
+        store_ms = self._wire.store_ms
+        if store_ms is None:
+            return body
+
+        def timed(tx: Any) -> T:
+            tx.now_ms = store_ms
+            try:
+                return body(tx)
+            finally:
+                del tx.now_ms
+
+        return timed
 
     async def changed(self) -> bool:
         self._wire.check()

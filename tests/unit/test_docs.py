@@ -100,6 +100,15 @@ def test_every_public_method_is_in_the_reference(kind: type) -> None:
     assert methods <= set(re.findall(r"`(\w+)[(`]", PYTHON)) | {"open", "close", "settings"}
 
 
+async def test_every_gauge_is_in_the_reference() -> None:
+    async with Harness() as h:
+        h.scheduler.app("reminders")(print)
+        await h.start()
+        gauges = h.scheduler.counters.snapshot()["gauges"]
+    assert {"apps_without_node", "store_clock_offset_ms"} <= gauges.keys()
+    assert all(f"`{name}`" in PYTHON for name in gauges)
+
+
 def test_what_the_sync_client_lacks_is_said() -> None:
     public = {name for name in vars(Client) if not name.startswith("_")} - {"open", "close"}
     lacking = sorted(public - set(vars(SyncClient)))

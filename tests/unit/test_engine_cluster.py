@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,20 @@ async def test_a_rolling_restart_duplicates_nothing_and_loses_nothing() -> None:
         await world.advance(15_000)
         assert shares(*nodes) == [2, 2, 2]
         await once(world, accepted)
+
+
+async def test_a_shard_that_left_and_came_back_leaves_again_without_waiting() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(5000)
+        assert shares(first, second) == [2, 2]
+        assert await second.stop()
+        await world.advance(5000)
+        assert shares(first) == [4]
+        third = await world.node("n3").app().start()
+        await world.advance(5000)
+        assert shares(first, third) == [2, 2]
 
 
 async def test_retries_and_changes_during_moves_lose_and_double_nothing() -> None:
@@ -218,9 +233,6 @@ async def test_a_node_owns_only_what_it_has_a_handler_for() -> None:
         await world.advance(10_000)
         owned = Counter((n.name, t.shard.app) for n in (mail, both) for t in n.tenures)
         assert owned == {("mail", "mail"): 2, ("both", "mail"): 2, ("both", "sms"): 4}
-        mail.told.clear()
-        await world.advance(10_000)
-        assert {e.app for e in mail.told_of(events.OrphanApp)} == {"orphan"}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -239,6 +251,161 @@ async def test_a_cancel_while_shards_move_holds(seed: int) -> None:
             assert (await wish).granted != (a.key in world.delivered())
         assert max(world.times().values()) == 1
         assert await world.pending() == 0
+
+
+async def test_an_app_that_no_node_can_run_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
+    async with rig(shards=4) as world:
+        mail = await world.node("mail").app("mail").start()
+        await world.client.register("sms", 4)
+        await world.advance(10_000)
+        assert [e.app for e in mail.told_of(events.OrphanApp)] == ["sms"]
+        assert mail.engine.apps_without_node == 1
+        sms = await world.node("sms").app("sms").start()
+        await world.advance(10_000)
+        assert [e.app for e in mail.told_of(events.AppServed)] == ["sms"]
+        assert mail.engine.apps_without_node == 0
+        assert not sms.told_of(events.OrphanApp)
+        await world.client.drain("sms", draining=True)
+        await world.advance(10_000)
+        assert [e.app for e in mail.told_of(events.OrphanApp)] == ["sms", "sms"], "a drained node runs nothing"
+
+
+async def test_a_take_that_waits_for_a_lock_does_not_stop_the_heartbeats() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = world.node("n2").app()
+        second.wire.lanes_go_on.clear()
+        await second.start()
+        await first.stop()
+        await world.advance(60_000)
+        assert second.lane.taking
+        assert not second.told_of(events.LeaseLapsed)
+        (row,) = (await world.client.survey()).view.nodes
+        assert world.now - row.beat_ms <= 2000
+        second.wire.lanes_go_on.set()
+        await world.advance(2000)
+        assert shares(second) == [4]
+
+
+async def test_while_a_take_is_under_way_no_other_is_begun() -> None:
+    async with rig(shards=4) as world:
+        node = world.node("n1").app()
+        node.wire.lanes_go_on.clear()
+        await node.start()
+        takes = []
+        take = node.lane.take
+        node.lane.take = lambda claims: (takes.append(claims), take(claims))[1]  # type: ignore[method-assign, func-returns-value]
+        await world.advance(20_000)
+        assert takes == [], "the first one, which began at the start, is not over"
+        node.wire.lanes_go_on.set()
+        await world.advance(2000)
+        assert shares(node) == [4]
+
+
+async def test_a_stop_waits_for_a_take_that_is_under_way_and_gives_back_what_it_brings() -> None:
+    async with rig(shards=4) as world:
+        node = world.node("n1").app()
+        node.wire.lanes_go_on.clear()
+        await node.start()
+        stopping = asyncio.ensure_future(node.engine.stop())
+        await world.advance(5000)
+        assert not stopping.done()
+        node.wire.lanes_go_on.set()
+        assert await world.run(stopping)
+        assert all(info.released for info in (await world.client.survey()).view.shards)
+
+
+async def test_a_shard_that_came_while_the_store_was_looked_at_is_not_doubted() -> None:
+    async with rig(shards=4) as world:
+        node = world.node("n1").app()
+        node.wire.lanes_go_on.clear()
+        await node.start()
+        ownership: Any = node.engine._ownership
+        beat = ownership.beat
+
+        async def late_beat(**said: Any) -> Any:
+            """What was read is older than a take that ends before it is looked at."""
+            view = await beat(**said)
+            node.wire.lanes_go_on.set()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert not node.lane.taking
+            return view
+
+        ownership.beat = late_beat
+        await world.advance(5000)
+        assert shares(node) == [4]
+        assert not node.told_of(events.Reloaded)
+
+
+# A drain that an operator asks for
+
+
+async def test_a_drained_node_owns_nothing_and_nothing_is_repeated() -> None:
+    async with rig(shards=8) as world:
+        first = await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
+        second = await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
+        accepted = await stream(world, 10_000)
+        assert shares(first, second) == [4, 4]
+        assert await world.client.drain("n1", draining=True) == 1
+        accepted += await stream(world, 5000)
+        assert shares(first, second) == [0, 8]
+        accepted += await stream(world, 10_000)
+        assert shares(first, second) == [0, 8], "it takes none, heartbeat after heartbeat"
+        await world.client.drain("n1", draining=False)
+        accepted += await stream(world, 15_000)
+        assert shares(first, second) == [4, 4]
+        await world.advance(10_000)
+        await once(world, accepted)
+        assert len(first.told_of(events.DrainAsked)) == len(first.told_of(events.DrainLifted)) == 1
+
+
+async def test_a_drain_holds_although_nobody_else_can_take_over() -> None:
+    async with rig(shards=4) as world:
+        node = await world.node("n1").app().start()
+        await world.client.drain("n1", draining=True)
+        await world.advance(3000)
+        accepted = await world.add(1000)
+        await world.advance(30_000)
+        assert shares(node) == [0]
+        assert await world.statuses(accepted) == {Status.PENDING: 1}
+        await world.client.drain("n1", draining=False)
+        await world.advance(5000)
+        await once(world, accepted)
+
+
+async def test_a_drain_waits_for_long_handlers_as_a_stop_does_and_is_tried_again() -> None:
+    async with rig(shards=1, stop_timeout_ms=20_000) as world:
+        node = await world.node("n1").app(function=slow(world, 40_000)).start()  # type: ignore[arg-type]
+        accepted = await world.add(0)
+        await world.advance(1000)
+        await world.client.drain("n1", draining=True)
+        await world.advance(15_000)
+        held = await world.add(0)
+        await world.advance(4000)
+        assert await world.statuses(held) == {Status.PENDING: 1}
+        assert not node.told_of(events.DrainCalledOff)
+        await world.advance(4000)
+        assert node.told_of(events.DrainCalledOff)
+        await world.advance(100_000)
+        assert shares(node) == [0]
+        await once(world, accepted + held)
+
+
+async def test_a_node_that_is_asked_to_go_on_calls_its_drain_off() -> None:
+    async with rig(shards=1) as world:
+        node = await world.node("n1").app(function=slow(world, 25_000)).start()  # type: ignore[arg-type]
+        accepted = await world.add(0)
+        await world.advance(1000)
+        await world.client.drain("n1", draining=True)
+        await world.advance(3000)
+        accepted += await world.add(0)
+        await world.client.drain("n1", draining=False)
+        await world.advance(2000)
+        assert len(world.deliveries) == 2, "it fires again although a handler still runs"
+        assert shares(node) == [1]
+        await world.advance(30_000)
+        await once(world, accepted)
 
 
 async def test_only_one_node_does_maintenance() -> None:

@@ -30,7 +30,7 @@ async def test_a_failing_job_is_tried_by_its_policy_and_then_failed_with_every_e
         async def fail(job: Job) -> None:
             raise ValueError(f"error {job.attempt}")
 
-        policy = RetryPolicy(delays_ms=(1000, 5000, 60_000), jitter=0, max_attempts=4)
+        policy = RetryPolicy(delays=("1s", "5s", "1m"), jitter=0, max_attempts=4)
         await world.node().app(function=fail, retry=policy).start()
         (accepted,) = await world.add(1000)
         await world.advance(120_000)
@@ -176,7 +176,7 @@ async def test_a_handler_that_cancels_itself_is_an_error_of_its_job() -> None:
 
 @pytest.mark.parametrize(
     ("misfire", "status"),
-    [(FireNow(), Status.DONE), (Skip(), Status.EXPIRED), (ExpireAfter(300_000), Status.EXPIRED)],
+    [(FireNow(), Status.DONE), (Skip(), Status.EXPIRED), (ExpireAfter("5m"), Status.EXPIRED)],
     ids=["fire_now", "skip", "expire_after"],
 )
 async def test_a_job_that_comes_too_late_meets_its_policy(misfire: Misfire, status: Status) -> None:
@@ -208,7 +208,7 @@ async def test_a_handler_that_runs_past_its_time_out_is_tried_again() -> None:
             if job.attempt == 1:
                 await asyncio.Event().wait()
 
-        policy = RetryPolicy(delays_ms=(1000,), jitter=0)
+        policy = RetryPolicy(delays=["1s"], jitter=0)
         await world.node().app(function=hang_once, timeout_ms=5000, retry=policy).start()
         (accepted,) = await world.add(1000)
         await world.advance(20_000)

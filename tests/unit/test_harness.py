@@ -63,7 +63,7 @@ async def test_retries_follow_each_other_as_time_passes() -> None:
         return Retry(reason="not yet") if job.attempt < 3 else None
 
     async with Harness() as h:
-        h.scheduler.app("mail", retry=RetryPolicy(delays_ms=(1000, 5000), jitter=0))(fail_twice)
+        h.scheduler.app("mail", retry=RetryPolicy(delays=("1s", "5s"), jitter=0))(fail_twice)
         await h.start()
         accepted = await h.client.schedule("mail", delay="1m")
         await h.advance("2m")

@@ -57,20 +57,6 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
     current_job.set(None)
 
 
-class StillClock:
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def steady_ms(self) -> int:
-        return self.now_ms
-
-    def call_later(self, ms: float, callback: object) -> Any:
-        raise NotImplementedError
-
-
 EVERY: list[events.Event] = [
     events.Accepted(app="shop", count=2, request_ids=["r1"]),
     events.HandedOver(app="shop", lateness_ms=[1, 8]),
@@ -90,6 +76,11 @@ EVERY: list[events.Event] = [
     events.SuspectsFound(app="shop", count=30, batch=30),
     events.PoisonFailed(app="shop", job_id="j"),
     events.OrphanApp(app="shop"),
+    events.AppServed(app="shop"),
+    events.ClockOff(offset_ms=-6_000),
+    events.ClockBack(offset_ms=-400),
+    events.DrainAsked(),
+    events.DrainLifted(),
     events.StillRunning(app="shop", job_ids=["j"]),
     events.Maintained(made=["t1"], dropped=["t0"], pruned=5),
     events.TaskFailed(part="settler", error="e"),
@@ -114,14 +105,14 @@ class TestLogWriter:
         failed = events.AttemptFailed(
             app="shop", job_id="j-1", attempt=2, error="ValueError:\nforged", request_id=None, next_due_ms=1
         )
-        LogWriter(StillClock())(failed)
+        LogWriter()(failed)
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith("Job j-1, attempt 2: ValueError: forged")
 
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)
     def test_every_event_is_written_with_its_fields(self, event: events.Event, written: Written) -> None:
         configure_logging("debug", "json")
-        LogWriter(StillClock())(event)
+        LogWriter()(event)
         (line,) = written.lines
         assert line["message"] == LINES[type(event)].sentence
         assert line["logger"] == f"infinite_scheduler.{LINES[type(event)].part}"
@@ -133,7 +124,7 @@ class TestLogWriter:
 
     def test_fields_are_made_for_people(self, written: Written) -> None:
         configure_logging("debug", "json")
-        write = LogWriter(StillClock())
+        write = LogWriter()
         write(EVERY[1])
         write(EVERY[3])
         write(events.ShardsTaken(shards={Shard("shop", number) for number in range(30)}))
@@ -149,7 +140,7 @@ class TestLogWriter:
 
     def test_what_must_never_happen_is_an_error_and_everyday_work_is_silent(self, written: Written) -> None:
         configure_logging("info", "json")
-        write = LogWriter(StillClock())
+        write = LogWriter()
         for event in EVERY:
             write(event)
         levels = {line["message"]: line["level"] for line in written.lines}
@@ -160,25 +151,15 @@ class TestLogWriter:
 
     def test_a_store_that_is_away_warns_once_until_it_is_back(self, written: Written) -> None:
         configure_logging("info", "json")
-        write = LogWriter(StillClock())
+        write = LogWriter()
         for _ in range(2):
             for _ in range(3):
                 write(events.StoreAway(error="refused", kept=1))
             write(events.StoreBack(away_ms=10))
         assert [line["level"] for line in written.lines] == ["warning", "info", "warning", "info"]
 
-    def test_an_app_without_a_handler_warns_once_a_minute(self, written: Written) -> None:
-        configure_logging("info", "json")
-        clock = StillClock()
-        write = LogWriter(clock)
-        for now_ms in (0, 1_000, 59_999, 60_000, 90_000, 120_000):
-            clock.now_ms = now_ms
-            write(events.OrphanApp(app="shop"))
-        write(events.OrphanApp(app="sms"))
-        assert [line["app"] for line in written.lines] == ["shop", "shop", "shop", "sms"]
-
     def test_without_configuration_lines_go_to_the_standard_library(self, caplog: pytest.LogCaptureFixture) -> None:
-        LogWriter(StillClock())(EVERY[8])
+        LogWriter()(EVERY[8])
         (record,) = caplog.records
         assert record.levelname == "ERROR"
         assert record.getMessage() == LINES[events.Swept].sentence
@@ -188,7 +169,7 @@ class TestLogWriter:
         class Strange(events.Event, frozen=True, kw_only=True):
             pass
 
-        LogWriter(StillClock())(Strange())
+        LogWriter()(Strange())
         assert not written.text
 
 
@@ -206,7 +187,7 @@ class TestConfiguration:
     def test_lines_of_the_scheduler_do_not_carry_a_job_by_chance(self, written: Written) -> None:
         configure_logging("info", "json")
         current_job.set(JOB)
-        LogWriter(StillClock())(events.StoreBack(away_ms=1))
+        LogWriter()(events.StoreBack(away_ms=1))
         assert "job_id" not in written.lines[0]
 
     def test_times_are_utc(self, written: Written) -> None:
@@ -219,8 +200,8 @@ class TestConfiguration:
         logging.getLogger("user.loud").debug("heard")
         structlog.get_logger("user.loud").debug("heard too")
         logging.getLogger("user.quiet").warning("not heard")
-        LogWriter(StillClock())(EVERY[2])
-        LogWriter(StillClock())(EVERY[0])
+        LogWriter()(EVERY[2])
+        LogWriter()(EVERY[0])
         assert [line["message"] for line in written.lines] == ["heard", "heard too", LINES[events.Settled].sentence]
 
     def test_a_second_call_replaces_the_first(self, written: Written) -> None:
@@ -236,7 +217,7 @@ class TestConfiguration:
 
     def test_the_console_is_readable_and_one_line_stays_one_line(self, written: Written) -> None:
         configure_logging("info", "console")
-        LogWriter(StillClock())(events.StoreAway(error="refused\n[error] forged", kept=2))
+        LogWriter()(events.StoreAway(error="refused\n[error] forged", kept=2))
         (line,) = written.text.splitlines()
         assert "\x1b" not in line, "colours are for terminals"
         assert "The store does not answer." in line

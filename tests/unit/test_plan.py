@@ -1,14 +1,17 @@
 """Who should own which shard."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infinite_scheduler.cluster.plan import ShardKey, plan
+from infinite_scheduler.cluster import plan as planning
+from infinite_scheduler.cluster.plan import Planner, ShardKey, plan
 
 Nodes = dict[str, frozenset[str]]
 Shards = dict[ShardKey, str | None]
@@ -177,3 +180,43 @@ def test_a_node_that_drains_or_dies_gives_up_everything_and_the_others_keep_thei
 def test_without_nodes_nobody_owns_anything() -> None:
     assert plan({}, {("sms", 0): "gone", ("sms", 1): None}) == {("sms", 0): None, ("sms", 1): None}
     assert plan({"a": frozenset({"sms"})}, {}) == {}
+
+
+def test_a_planner_plans_again_only_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[frozenset[str]] = []
+
+    def counted(nodes: Nodes, shards: Shards, draining: frozenset[str]) -> Shards:
+        asked.append(draining)
+        return plan(nodes, shards, draining)
+
+    monkeypatch.setattr(planning, "plan", counted)
+    planner = Planner()
+    for nodes, owner, draining in (
+        ("ab", "a", ""),
+        ("ab", "a", ""),
+        ("ab", "a", "b"),
+        ("ab", "a", "b"),
+        ("ab", None, "b"),
+        ("abc", None, "b"),
+        ("abc", None, "b"),
+    ):
+        runs = {node: frozenset({"sms"}) for node in nodes}
+        shards: Shards = {("sms", number): owner for number in range(4)}
+        assert planner.plan(runs, shards, frozenset(draining)) == plan(runs, shards, frozenset(draining))
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("change", ["joins", "leaves", "scattered"])
+def test_a_large_cluster_is_planned_quickly(change: str) -> None:
+    apps = frozenset(f"app{number}" for number in range(100))
+    nodes = {f"node{number}": apps for number in range(50)}
+    shards: Shards = {(app, number): None for app in apps for number in range(16)}
+    if change == "scattered":
+        rand = random.Random(1)
+        shards = {key: rand.choice(sorted(nodes)) for key in sorted(shards)}
+    else:
+        shards = plan(nodes, shards)
+        nodes = {**nodes, "new": apps} if change == "joins" else {n: a for n, a in nodes.items() if n != "node7"}
+    began = time.process_time()
+    plan(nodes, shards)
+    assert time.process_time() - began < 0.15, "the event loop stands still meanwhile"

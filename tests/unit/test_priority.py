@@ -10,13 +10,15 @@ from infinite_scheduler.policy.priority import TURNS, PriorityQueue
 DUES = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5) | st.integers(0, 5_000)
 PUSHES = st.tuples(st.sampled_from(Priority), DUES)
 FEW_DUES = st.tuples(st.just(Priority.NORMAL), st.integers(0, 3))
-TAKES = st.sampled_from(("pop", "drop"))
+TAKES = st.just("pop") | st.tuples(st.sampled_from(Priority), st.integers(0, 3), st.booleans())
 Item = tuple[Priority, int, int]
 
 
 @settings(max_examples=300)
 @given(st.lists(PUSHES | TAKES) | st.lists(FEW_DUES | TAKES, min_size=8))
-def test_each_priority_comes_out_by_due_and_then_as_it_came(steps: list[tuple[Priority, int] | str]) -> None:
+def test_each_priority_comes_out_by_due_and_then_as_it_came(
+    steps: list[tuple[Priority, int] | tuple[Priority, int, bool] | str],
+) -> None:
     queue: PriorityQueue[Item] = PriorityQueue()
     held: list[Item] = []
     for number, step in enumerate(steps):
@@ -24,15 +26,20 @@ def test_each_priority_comes_out_by_due_and_then_as_it_came(steps: list[tuple[Pr
             case (priority, due_ms):
                 queue.push(priority, due_ms, (priority, due_ms, number))
                 held.append((priority, due_ms, number))
-            case "pop" if held:
-                item = queue.pop()
-                assert item == min(other for other in held if other[0] == item[0])
-                held.remove(item)
-            case "drop" if held:
-                item = queue.drop_last()
-                assert item == max(held)
-                held.remove(item)
+            case str():
+                if held:
+                    item = queue.pop()
+                    assert item == min(other for other in held if other[0] == item[0])
+                    held.remove(item)
+            case (by, share, owed):
+                dropped = queue.drop_last(by, share, owed=owed)
+                own = [other for other in held if other[0] == by]
+                assert dropped is not None or not own
+                if dropped is not None:
+                    assert dropped == max(other for other in held if other[0] == dropped[0])
+                    held.remove(dropped)
         assert len(queue) == len(held)
+        assert [queue.waiting(p) for p in Priority] == [sum(other[0] == p for other in held) for p in Priority]
         assert queue.peek_due_ms() == min((due_ms for _, due_ms, _ in held), default=None)
         for priority in Priority:
             first = min((due_ms for other, due_ms, _ in held if other == priority), default=None)
@@ -83,8 +90,45 @@ def test_an_empty_queue_says_so() -> None:
     queue: PriorityQueue[int] = PriorityQueue()
     with pytest.raises(IndexError):
         queue.pop()
-    with pytest.raises(IndexError):
-        queue.drop_last()
+    assert queue.drop_last(Priority.HIGH, 0, owed=True) is None
+
+
+def queue_of(items: str) -> PriorityQueue[str]:
+    """A queue with items like H1: a priority and a due moment."""
+    queue: PriorityQueue[str] = PriorityQueue()
+    names = {priority.name[0]: priority for priority in Priority}
+    for item in items.split():
+        queue.push(names[item[0]], int(item[1:]), item)
+    return queue
+
+
+def drops(queue: PriorityQueue[str], by: Priority, share: int, *, owed: bool = False) -> str:
+    """What is dropped, one after the other."""
+    dropped = iter(lambda: queue.drop_last(by, share, owed=owed), None)
+    return " ".join(dropped)
+
+
+def test_a_higher_priority_displaces_lower_ones_beyond_their_share_the_lowest_first() -> None:
+    everything = "H1 H2 N1 N2 N3 L1 L2 L3"
+    assert drops(queue_of(everything), Priority.HIGH, 0) == "L3 L2 L1 N3 N2 N1 H2 H1"
+    assert drops(queue_of(everything), Priority.HIGH, 2) == "L3 N3 H2 H1"
+    assert drops(queue_of(everything), Priority.NORMAL, 2) == "L3 N3 N2 N1"
+    assert drops(queue_of(everything), Priority.LOW, 2) == "L3 L2 L1"
+
+
+def test_a_lower_priority_to_which_room_is_owed_displaces_higher_ones() -> None:
+    everything = "H1 H2 N1 N2 N3 L1"
+    assert drops(queue_of(everything), Priority.LOW, 2, owed=True) == "N3 H2 H1 L1"
+    assert drops(queue_of(everything), Priority.NORMAL, 1, owed=True) == "H2 H1 N3 N2 N1"
+
+
+def test_a_priority_that_was_displaced_altogether_waits_anew_for_its_turn() -> None:
+    queue = queue_of("L1 " + " ".join(f"H{n}" for n in range(20)))
+    for _ in range(TURNS):
+        assert queue.pop().startswith("H")
+    assert queue.drop_last(Priority.HIGH, 0) == "L1"
+    queue.push(Priority.LOW, 1, "L1")
+    assert queue.pop() == "H8"
 
 
 def test_a_herd_that_is_popped_while_it_grows_keeps_no_consumed_places() -> None:

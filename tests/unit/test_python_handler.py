@@ -44,6 +44,9 @@ class HandClock:
     def steady_ms(self) -> int:
         return self.now_ms
 
+    def steady_us(self) -> int:
+        return self.now_ms * 1000
+
     def call_later(self, ms: float, callback: Callable[[], object]) -> Timer:
         entry = (self.now_ms + ms, callback)
         self.timers.append(entry)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from infinite_scheduler.client import NewJob, SyncClient
+from infinite_scheduler.client import NewJob
 from infinite_scheduler.errors import (
     InvalidRequest,
     InvalidTime,
@@ -25,6 +25,7 @@ from infinite_scheduler.errors import (
     UnknownJob,
 )
 from infinite_scheduler.model import JobRecord, Status
+from infinite_scheduler.sync_client import SyncClient
 
 T = TypeVar("T")
 NO_JOB = "019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60"
@@ -305,7 +306,7 @@ def test_jobs_in_a_transaction_of_ones_own(client: SyncClient, url: str) -> None
 def test_every_call_of_the_client_is_there() -> None:
     from infinite_scheduler.client import Client
 
-    apart = {"open", "close", "submit", "find_all"}  # `with`, a door's, and an async iterator
+    apart = {"open", "close", "submit", "conflicts", "find_all"}  # `with`, a door's, and an async iterator
     calls = {name for name in vars(Client) if not name.startswith("_")} - apart
     assert calls <= set(vars(SyncClient))
 

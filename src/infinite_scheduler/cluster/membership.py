@@ -5,10 +5,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.cluster.plan import plan
+from infinite_scheduler.cluster.plan import Planner, ShardKey
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Owner, Shard
-from infinite_scheduler.observe.events import Observer, OrphanApp
+from infinite_scheduler.observe.events import (
+    AppServed,
+    ClockBack,
+    ClockOff,
+    DrainAsked,
+    DrainLifted,
+    Observer,
+    OrphanApp,
+)
 from infinite_scheduler.store.base import Claim, NodeInfo, Ownership, ShardInfo, View
 
 DRAIN_MS = 5000
@@ -17,15 +25,22 @@ DRAIN_MS = 5000
 DRAIN_AGAIN_MS = 30_000
 """...and tried again after this."""
 
+Goal = Mapping[ShardKey, str | None]
+
 
 class Keeper(Protocol):
     """Who holds the shards of one lane."""
+
+    taking: bool
+    """Are shards about to come that were claimed before?"""
 
     def owners(self) -> Mapping[Shard, Owner]:
         """The shards held, each with the reign under which it is held."""
         ...
 
-    async def take(self, claims: Sequence[Claim]) -> None: ...
+    def take(self, claims: Sequence[Claim]) -> None:
+        """Begin to own these shards, as far as they can be had; it may have to wait for locks."""
+        ...
 
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None: ...
 
@@ -38,6 +53,15 @@ class Renewal(Protocol):
     def renewed(self, asked_ms: int) -> bool: ...
 
 
+class Reference(Protocol):
+    """The store's clock beside this machine's."""
+
+    off: bool
+    """Are they too far apart for this node to own anything?"""
+
+    def offset_ms(self) -> int | None: ...
+
+
 class Membership:
     """Gives signs of life, watches those of others, and follows the plan."""
 
@@ -47,10 +71,12 @@ class Membership:
         ownership: Ownership,
         keepers: Sequence[Keeper],
         lease: Renewal,
+        reference: Reference,
         clock: Clock,
         *,
         lease_ms: int,
         heartbeat_ms: int,
+        patience_ms: int,
         seen: Callable[[View], None],
         tell: Observer,
     ) -> None:
@@ -59,17 +85,23 @@ class Membership:
         self._ownership = ownership
         self._keepers = keepers
         self._lease = lease
+        self._reference = reference
         self._clock = clock
         self._lease_ms = lease_ms
         self._heartbeat_ms = heartbeat_ms
+        self._patience_ms = patience_ms  # how long a drain that was asked for waits for handlers
         self._tell = tell
+        self._planner = Planner()
         self._beats: dict[str, tuple[int, int]] = {}  # nonce → the heartbeat seen last, and when it was first seen
         self._looked_ms: int | None = None
         self._renewed_ms: int | None = None
-        self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again
+        self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again, as long as the shard stays
         self._stir = asyncio.Event()
+        self._asked = False  # an operator wants this node to give up what it owns
+        self._off = False  # its clock is too far from the store's
         self.leaving = False
-        self.leads = False  # of the nodes that live it has the smallest nonce, so it does what one node should do
+        self.orphans: frozenset[str] = frozenset()  # apps that no node can run
+        self.leads = False  # of those that know the time it has the smallest nonce, so it does what one node should do
 
     async def run(self) -> None:
         """Look twice in every heartbeat; a store that is away is asked again."""
@@ -84,13 +116,29 @@ class Membership:
     def leave(self) -> None:
         """Take nothing any more: the node is about to stop."""
         self.leaving = True
+        self._say_soon()
+
+    @property
+    def _withdrawn(self) -> bool:
+        """Does this node give up what it owns?"""
+        return self.leaving or self._asked or self._off
+
+    def _say_soon(self) -> None:
+        """Let the others know at once what has changed here: they plan with it."""
+        self._renewed_ms = None
         self._stir.set()
 
     async def look(self) -> None:
         """One look at the cluster, and what follows from it."""
         asked_ms = self._clock.steady_ms()
         renew = self._renewed_ms is None or asked_ms - self._renewed_ms >= self._heartbeat_ms
-        view = await self._ownership.beat(renew=renew, draining=self.leaving)
+        held = [dict(keeper.owners()) for keeper in self._keepers]  # the view is not older than this
+        view = await self._ownership.beat(
+            renew=renew,
+            draining=self._withdrawn,
+            clock_off=self._off,
+            clock_offset_ms=self._reference.offset_ms(),
+        )
         if renew:
             self._renewed_ms = asked_ms
             if self._lease.renewed(asked_ms):
@@ -98,8 +146,29 @@ class Membership:
                     keeper.doubt(list(keeper.owners()), "the lease had lapsed")
         alive = self._alive(view)
         self._seen(view)
-        self.leads = min(alive) == self._node.nonce
-        await self._follow(view, alive)
+        self._heed(view)
+        sound = [nonce for nonce, node in alive.items() if not node.clock_off]
+        self.leads = not self._off and self._node.nonce == min(sound, default=None)
+        self._follow(view, alive, held)
+        self._alarm(view, alive)
+
+    def _heed(self, view: View) -> None:
+        """Withdraw, or go on, as an operator and the clock want it."""
+        before = self._withdrawn
+        asked = any(node.drain_asked for node in view.nodes if node.nonce == self._node.nonce)
+        if asked is not self._asked:
+            self._asked = asked
+            self._tell(DrainAsked() if asked else DrainLifted())
+        if self._reference.off is not self._off:
+            self._off = self._reference.off
+            offset_ms = self._reference.offset_ms() or 0
+            self._tell(ClockOff(offset_ms=offset_ms) if self._off else ClockBack(offset_ms=offset_ms))
+        if self._withdrawn is not before:
+            self._say_soon()
+            if before:
+                self._not_before_ms.clear()
+                for keeper in self._keepers:
+                    keeper.drain(list(keeper.owners()), for_ms=0)  # call off what cannot end at once
 
     def _alive(self, view: View) -> dict[str, NodeInfo]:
         """Nodes whose heartbeat has changed within the lease, by this node's own clock, while the store answered."""
@@ -119,45 +188,59 @@ class Membership:
         alive.setdefault(self._node.nonce, self._node)
         return alive
 
-    async def _follow(self, view: View, alive: Mapping[str, NodeInfo]) -> None:
+    def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
         shards = {info.shard: info for info in view.shards}
-        goal = plan(
-            {nonce: node.apps for nonce, node in alive.items()},
-            {(s.app, s.number): info.owner.nonce if info.owner.nonce in alive else None for s, info in shards.items()},
-            draining=frozenset(nonce for nonce, node in alive.items() if node.draining),
-        )
-        self._alarm(view, alive)
+        goal = self._goal(shards, alive)
+        kept = {shard for keeper in self._keepers for shard in keeper.owners()}
+        self._not_before_ms = {s: ms for s, ms in self._not_before_ms.items() if s in kept}
         for number, keeper in enumerate(self._keepers):
             mine = {s: info for s, info in shards.items() if s.number % len(self._keepers) == number}
-            self._check(keeper, mine)
+            self._check(keeper, mine, held[number])
+            if self.leaving:
+                continue
             self._give_up(keeper, goal)
             claims = self._claims(keeper, mine, goal, alive, view.dead)
-            if claims and not self.leaving:
-                await keeper.take(claims)
+            if claims and not keeper.taking:
+                keeper.take(claims)
 
-    def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo]) -> None:
-        """What the store says another node owns is checked under the lock before anything more is done to it."""
-        strange = [s for s, owner in keeper.owners().items() if s in shards and shards[s].owner != owner]
+    def _goal(self, shards: Mapping[Shard, ShardInfo], alive: Mapping[str, NodeInfo]) -> Goal:
+        return self._planner.plan(
+            {nonce: node.apps for nonce, node in alive.items()},
+            {(s.app, s.number): info.owner.nonce if info.owner.nonce in alive else None for s, info in shards.items()},
+            frozenset(nonce for nonce, node in alive.items() if self._gives_up(nonce, node)),
+        )
+
+    def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
+        """What the store says another node owns is checked under the lock before anything more is done to it.
+
+        Shards come and go while the store is asked: what is said of a reign that began meanwhile may be too old.
+        """
+        strange = [
+            s
+            for s, owner in keeper.owners().items()
+            if held.get(s) == owner and s in shards and shards[s].owner != owner
+        ]
         if strange:
             keeper.doubt(strange, "the store names another owner")
 
-    def _give_up(self, keeper: Keeper, goal: Mapping[tuple[str, int], str | None]) -> None:
-        """Drain what the plan gives to others."""
+    def _give_up(self, keeper: Keeper, goal: Goal) -> None:
+        """Drain what the plan gives to others, or everything."""
         now_ms = self._clock.steady_ms()
-        moving = [
-            s
-            for s in keeper.owners()
-            if goal.get((s.app, s.number)) not in (None, self._node.nonce) and self._not_before_ms.get(s, 0) <= now_ms
-        ]
-        if moving and not self.leaving:
-            self._not_before_ms.update((s, now_ms + DRAIN_AGAIN_MS) for s in moving)
-            keeper.drain(moving, for_ms=DRAIN_MS)
+        held = [s for s in keeper.owners() if self._off or self._not_before_ms.get(s, 0) <= now_ms]
+        if self._withdrawn:
+            moving, for_ms = held, None if self._off else self._patience_ms
+        else:
+            nonce = self._node.nonce
+            moving, for_ms = [s for s in held if goal.get((s.app, s.number)) not in (None, nonce)], DRAIN_MS
+        if moving:
+            self._not_before_ms.update((s, now_ms + (for_ms or 0) + DRAIN_AGAIN_MS) for s in moving)
+            keeper.drain(moving, for_ms=for_ms)
 
     def _claims(
         self,
         keeper: Keeper,
         shards: Mapping[Shard, ShardInfo],
-        goal: Mapping[tuple[str, int], str | None],
+        goal: Goal,
         alive: Mapping[str, NodeInfo],
         dead: Collection[str],
     ) -> list[Claim]:
@@ -176,7 +259,17 @@ class Membership:
         return claims
 
     def _alarm(self, view: View, alive: Mapping[str, NodeInfo]) -> None:
-        able = {app for node in alive.values() for app in node.apps}
-        for app in view.apps:
-            if app.name not in able:
-                self._tell(OrphanApp(app=app.name))
+        """Say which apps no node can run: once when that begins, and once when it ends."""
+        if self.leaving:
+            return
+        able = {app for nonce, node in alive.items() if not self._gives_up(nonce, node) for app in node.apps}
+        orphans = frozenset(app.name for app in view.apps) - able
+        for app in sorted(orphans - self.orphans):
+            self._tell(OrphanApp(app=app))
+        for app in sorted(self.orphans - orphans):
+            self._tell(AppServed(app=app))
+        self.orphans = orphans
+
+    def _gives_up(self, nonce: str, node: NodeInfo) -> bool:
+        """Is this node about to own nothing? Of itself it knows more than the store."""
+        return self._withdrawn if nonce == self._node.nonce else node.draining

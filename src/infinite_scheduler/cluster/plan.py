@@ -1,6 +1,6 @@
 """Who should own which shard: a pure function, so that every node comes to the same answer."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 ShardKey = tuple[str, int]
@@ -25,6 +25,24 @@ def plan(
     return {key: owner for app in apps for key, owner in app.owners().items()}
 
 
+class Planner:
+    """Plans again only when something has changed: most looks at a cluster find it as it was."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[Mapping[str, frozenset[str]], Mapping[ShardKey, str | None], frozenset[str]] | None = None
+        self._answer: Mapping[ShardKey, str | None] = {}
+
+    def plan(
+        self, nodes: Mapping[str, frozenset[str]], shards: Mapping[ShardKey, str | None], draining: frozenset[str]
+    ) -> Mapping[ShardKey, str | None]:
+        """As `plan` says; the mappings must not be changed afterwards."""
+        asked = nodes, shards, draining
+        if asked != self._asked:
+            self._answer = plan(nodes, shards, draining)
+            self._asked = asked
+        return self._answer
+
+
 class _App:
     """The shards of one app: each capable node has `base` of them, the nodes in `extras` one more."""
 
@@ -46,6 +64,16 @@ class _App:
         self.base, self.spare = divmod(len(numbers), len(self.nodes)) if self.nodes else (0, 0)
         self.keen = {node for node in self.nodes if len(self.held[node]) > self.base}  # an extra here saves a move
         self.extras: set[str] = set()
+
+    def pass_extra(self, giver: str, taker: str) -> None:
+        """Let another node have the one shard more."""
+        self.extras.remove(giver)
+        self.extras.add(taker)
+
+    def takers(self) -> Mapping[int, set[str]]:
+        """Who could have one shard more: under 1 those to whom that saves a move, under 0 the others."""
+        others = set(self.nodes) - self.extras
+        return {-1: set(), 0: others - self.keen, 1: others & self.keen, 2: set()}
 
     def owners(self) -> dict[ShardKey, str | None]:
         """Let each node keep what it may, and hand the rest to those that have too few."""
@@ -74,7 +102,7 @@ def _choose_extras(apps: Sequence[_App]) -> None:
     """Choose which nodes have one shard more of each app, evenly over all apps and with the fewest moves.
 
     This is a flow with convex costs: begin with a good choice and cancel negative cycles until there is none; what is
-    left is the best of all choices, not only of those near the beginning.
+    left is the best of all choices, not only of those near the beginning. The better the beginning, the fewer cycles.
     """
     totals: Counter[str] = Counter()
     for app in apps:
@@ -83,6 +111,7 @@ def _choose_extras(apps: Sequence[_App]) -> None:
         ranked = sorted(app.nodes, key=lambda node: (node not in app.keen, totals[node], node))
         app.extras = set(ranked[: app.spare])
         totals.update(app.extras)
+    _level(apps, totals)
     while True:
         exchanges = _exchanges(apps)
         cycle = _negative_cycle(_graph(exchanges, totals))
@@ -90,24 +119,42 @@ def _choose_extras(apps: Sequence[_App]) -> None:
             return
         for giver, taker in cycle:
             if _POOL not in (giver, taker):
-                app = exchanges[giver, taker][1]
-                app.extras.remove(giver)
-                app.extras.add(taker)
+                exchanges[giver, taker][1].pass_extra(giver, taker)
                 totals[giver] -= 1
                 totals[taker] += 1
+
+
+def _level(apps: Sequence[_App], totals: Counter[str]) -> None:
+    """Let those who have least take from those who have most, wherever one exchange makes the totals more even."""
+    for taker in sorted(totals, key=lambda node: (totals[node], node)):
+        while max(totals.values()) > totals[taker] + 1:
+            offers = [
+                (-totals[giver], (giver in app.keen) - (taker in app.keen), giver, number)
+                for number, app in enumerate(apps)
+                if taker in app.held and taker not in app.extras
+                for giver in app.extras
+                if totals[giver] > totals[taker] + 1
+            ]
+            if not offers:
+                break
+            _, _, giver, number = min(offers)
+            apps[number].pass_extra(giver, taker)
+            totals[giver] -= 1
+            totals[taker] += 1
 
 
 def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
     """For each giver and taker the app whose extra passes at the lowest price: how many moves more it takes."""
     cheapest: dict[tuple[str, str], tuple[int, _App]] = {}
-    for app in apps:
-        takers = [node for node in app.nodes if node not in app.extras]
-        for giver in sorted(app.extras):
-            for taker in takers:
-                price = (giver in app.keen) - (taker in app.keen)
-                known = cheapest.get((giver, taker))
-                if known is None or price < known[0]:
-                    cheapest[giver, taker] = (price, app)
+    known: defaultdict[str, set[str]] = defaultdict(set)  # giver → those to whom it can give at a lower price
+    sides = [(app, sorted(app.extras), app.takers()) for app in apps]
+    for price in (-1, 0, 1):
+        for app, givers, takers in sides:
+            for giver in givers:
+                fresh = takers[(giver in app.keen) - price] - known[giver]
+                if fresh:
+                    known[giver] |= fresh
+                    cheapest.update(dict.fromkeys([(giver, taker) for taker in sorted(fresh)], (price, app)))
     return cheapest
 
 

@@ -82,7 +82,7 @@ class Desk:
         if job.due_ms <= tenure.careful_ms or job.key in tenure.suspects:
             tenure.detained[job.key] = job
             self.detain(job, tenure)
-        elif job.due_ms <= self._clock.wall_ms():
+        elif job.due_ms <= self._gate.now_ms():
             self.queue(job)
         else:
             next_ms = self.wheel.next_due_ms()
@@ -108,20 +108,25 @@ class Desk:
             if tenure.held.get(job.key) is job:
                 self.receive(job, tenure)
 
-    def last_after(self, job: Job) -> Job | None:
-        """Give up the job that would fire last, if that is after this one."""
+    def last_after(self, job: Job, share: int) -> Job | None:
+        """Give up the job that would fire last, if that is after this one.
+
+        Of a lower priority, `share` jobs that are ready stay; while it has fewer, an overdue one of it comes before the
+        last of the higher ones.
+        """
         latest_ms = self.wheel.latest_due_ms()
         if latest_ms is not None and latest_ms > job.due_ms:
             popped = self.wheel.pop_latest()
             return popped[1] if popped else None
-        while len(self._ready):
-            last = self._ready.drop_last()
+        by, due_ms = job.priority, job.due_ms
+        owed = self._ready.waiting(by) < share and due_ms <= self._gate.now_ms()
+        while (last := self._ready.drop_last(by, share, owed=owed)) is not None:
             tenure = self.tenures.get(last.shard)
             if tenure is None or tenure.held.get(last.key) is not last:
                 continue
-            if (last.priority, last.due_ms) > (job.priority, job.due_ms):
+            if last.priority is not by or last.due_ms > due_ms:
                 return last
-            self._ready.push(last.priority, last.due_ms, last)
+            self._ready.push(by, last.due_ms, last)
             return None
         return None
 
@@ -143,7 +148,7 @@ class Desk:
         self._stirred = False
         lateness: list[int] = []
         while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
-            now_ms = self._clock.wall_ms()
+            now_ms = self._gate.now_ms()
             for _ in range(min(self._free, AT_ONCE)):
                 batch = self._next_batch(now_ms)
                 if not batch:
@@ -162,7 +167,7 @@ class Desk:
                 continue  # cancelled, moved, displaced or lost since it was queued
             if not tenure.may_fire:
                 tenure.parked.append(job)
-            elif job.due_ms > now_ms:  # the wall clock stepped back
+            elif job.due_ms > now_ms:  # a clock was set back
                 self.wheel.add(job.due_ms, job.key, job)
                 self.alarm()
             elif not self._expire(job, tenure, now_ms):
@@ -191,7 +196,7 @@ class Desk:
 
     def fire_alone(self, job: Job) -> None:
         """Hand this job over now, though the gate is held shut for all others."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._gate.now_ms()
         tenure = self.tenures[job.shard]
         if not self._expire(job, tenure, now_ms):
             self._launch(job, tenure, now_ms)
@@ -236,7 +241,7 @@ class Desk:
             for job in batch:
                 self._take_back(job)
             return False
-        now_ms = self._clock.wall_ms()
+        now_ms = self._gate.now_ms()
         for job in batch:
             if job.due_ms > now_ms:
                 self._tell(Early(app=self.app, count=1))
@@ -302,6 +307,11 @@ class Desk:
         for flight in found:
             flight.shown = True
         return [Running(job=f.job, started_ms=f.started_ms) for f in found]
+
+    @property
+    def places(self) -> int:
+        """How many jobs the handler can work on at once."""
+        return self._plan.concurrency * self._plan.handler.batch
 
     @property
     def busy(self) -> bool:

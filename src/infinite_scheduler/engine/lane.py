@@ -29,7 +29,7 @@ from infinite_scheduler.observe.events import (
     StoreBack,
     TaskFailed,
 )
-from infinite_scheduler.store.base import Answers, Claim, Ownership, Request, Running, Settlement
+from infinite_scheduler.store.base import Answers, Claim, Grant, Ownership, Request, Running, Settlement
 from infinite_scheduler.store.base import Settled as Recorded
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ SETTLE_LINGER_MS = 3
 """Outcomes are made durable in batches: of this size, or when the first has waited this long."""
 
 ANSWER_AT_MOST = 1000
-"""So many jobs named by requests are read in one transaction."""
+"""So many jobs named by requests are looked at in one transaction; their payloads are read as far as there is room."""
 
 BACK_OFF_MS = (50, 1000)
 """The first and the longest wait for a store that is away."""
@@ -70,7 +70,7 @@ class Lane:
         self._outcomes: deque[tuple[Tenure, Settlement]] = deque()
         self._first_outcome_ms = 0
         self._settle_at_most = SETTLE_AT_MOST
-        self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
+        self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None] | None]] = deque()
         self._stir = asyncio.Event()
         self._poked = False
         self._next_poll_ms = 0
@@ -99,17 +99,17 @@ class Lane:
             self._stir.set()
         self._outcomes.append((tenure, settlement))
 
-    async def take(self, claims: Sequence[Claim]) -> None:
-        """Own these shards, as far as they can be had."""
+    def take(self, claims: Sequence[Claim]) -> None:
+        """Own these shards, as far as they can be had, when the lane comes to it; nobody waits for that."""
         self.taking = True
-        try:
-            await self._do(lambda: self._take(claims))
-        finally:
-            self.taking = False
+        self._commands.append((lambda: self._take(claims), None))
+        self._stir.set()
 
-    async def mark(self, jobs: Sequence[Job], size: int) -> None:
-        """Make it durable that these jobs are about to be fired together."""
-        await self._do(lambda: self._mark(jobs, size))
+    async def mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
+        """Make it durable in which window of suspects these jobs are. Returns the keys of those that are marked."""
+        marked: set[bytes] = set()
+        await self._do(lambda: self._mark(jobs, size, marked))
+        return marked
 
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None:
         """Hand over no more of these shards, release them when nothing is in flight, or call it off after a while."""
@@ -177,10 +177,10 @@ class Lane:
         try:
             await command()
         except BaseException as error:
-            if not done.done():
+            if done is not None and not done.done():
                 done.set_exception(error)
             raise
-        if not done.done():
+        if done is not None and not done.done():
             done.set_result(None)
         return True
 
@@ -195,7 +195,12 @@ class Lane:
     # Steps
 
     async def _take(self, claims: Sequence[Claim]) -> None:
-        grants = await self._written((), self._ownership.take(claims))
+        try:
+            self._took(await self._written((), self._ownership.take(claims)))
+        finally:
+            self.taking = False
+
+    def _took(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
             former = self.tenures.get(grant.shard)
             if former is not None:
@@ -207,13 +212,18 @@ class Lane:
             unclean = sum(grant.unclean for grant in grants)
             self._tell(ShardsTaken(shards=[grant.shard for grant in grants], unclean=unclean))
 
-    async def _mark(self, jobs: Sequence[Job], size: int) -> None:
-        held = [
-            job for job in jobs if (t := self.tenures.get(Shard(job.app, job.shard))) and t.held.get(job.key) is job
+    async def _mark(self, jobs: Sequence[Job], size: int, marked: set[bytes]) -> None:
+        known = [
+            job
+            for job in jobs
+            if (t := self.tenures.get(Shard(job.app, job.shard))) and (t.held.get(job.key) or t.out.get(job.key)) is job
         ]
-        owners = self._owners(Shard(job.app, job.shard) for job in held)
+        owners = self._owners(Shard(job.app, job.shard) for job in known)
         if owners:
-            self._lose(await self._written(owners, self._ownership.mark(owners, held, size)))
+            lost = await self._written(owners, self._ownership.mark(owners, known, size))
+            written = owners.keys() - lost
+            marked.update(job.key for job in known if Shard(job.app, job.shard) in written)
+            self._lose(lost)
 
     async def _reload(self) -> bool:
         """Wait for what is still open in the store, see what is still owned, begin again from there [10]."""
@@ -379,6 +389,8 @@ class Lane:
         for job in answers.woken:
             if job.key not in stands:
                 self._put(job)
+        for shard, place in answers.left:
+            self.tenures[shard].rejoin(place)
         self._lose(answers.lost)
 
     def _put(self, job: Job) -> None:

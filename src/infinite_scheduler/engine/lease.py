@@ -1,6 +1,7 @@
 """May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold."""
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.moment import Agreed
 from infinite_scheduler.observe.events import LeaseLapsed, LeaseRenewed, Observer
 
 
@@ -35,10 +36,11 @@ class Lease:
 
 
 class Gate:
-    """One question before every hand-over of this process: may it fire now?"""
+    """What is asked before every hand-over of this process: may it fire now, and what time is it?"""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, agreed: Agreed) -> None:
         self.lease = lease
+        self.now_ms = agreed.now_ms  # jobs due up to here have reached their moment
         self.held_shut = False  # a suspect is fired alone, or the node stops
 
     @property

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from infinite_scheduler.cluster.membership import Membership
 from infinite_scheduler.engine.dispatch import AppPlan, Desk
 from infinite_scheduler.engine.lane import Lane, LaneSettings
 from infinite_scheduler.engine.lease import Gate, Lease
+from infinite_scheduler.engine.moment import Agreed
 from infinite_scheduler.engine.quarantine import Quarantine
 from infinite_scheduler.engine.settle import Judge, describe
 from infinite_scheduler.engine.tenure import Tenure
@@ -23,7 +25,7 @@ from infinite_scheduler.policy.limits import Budget
 from infinite_scheduler.store.base import NodeInfo, Settlement, Store, View
 
 LONGEST_NAP_MS = 500
-"""The wheels are looked at this often at least, so that a stepped wall clock is noticed."""
+"""The wheels are looked at this often at least, so that a clock that was set is noticed."""
 
 
 BUSY_ROWS = 50_000
@@ -40,6 +42,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = 10_000
     heartbeat_ms: int = 2_000
     stop_timeout_ms: int = 30_000
+    clock_limit_ms: int = 5_000
     upkeep_ms: int = 60_000
     lane: LaneSettings = LaneSettings()
 
@@ -68,7 +71,8 @@ class Engine:
         self._tell = tell
         self._ownership = store.ownership(node, self._poke)
         self._lease = Lease(clock, settings.lease_ms, tell)
-        self._gate = Gate(self._lease)
+        self._agreed = Agreed(clock, settings.clock_limit_ms)
+        self._gate = Gate(self._lease, self._agreed)
         chance = (rand or random.Random()).random  # noqa: S311 - spreads retries, guards nothing
         self._budget = Budget(settings.budget_bytes)
         self.desks = {p.name: Desk(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
@@ -81,9 +85,11 @@ class Engine:
             self._ownership,
             self._lanes,
             self._lease,
+            self._agreed,
             clock,
             lease_ms=settings.lease_ms,
             heartbeat_ms=settings.heartbeat_ms,
+            patience_ms=settings.stop_timeout_ms,
             seen=self._seen,
             tell=tell,
         )
@@ -175,30 +181,34 @@ class Engine:
         """One sleeper for all wheels: at each due moment the due jobs go to their desks."""
         while True:
             self._alarm.clear()
-            now_ms = self._clock.wall_ms()
+            now_ms = self._agreed.now_ms()
             for desk in self.desks.values():
                 next_ms = desk.wheel.next_due_ms()
                 if next_ms is not None and next_ms <= now_ms:
                     desk.tick(now_ms)
             moments = [ms for desk in self.desks.values() if (ms := desk.wheel.next_due_ms()) is not None]
-            nap_ms = min([LONGEST_NAP_MS, *(ms - self._clock.wall_ms() for ms in moments)])
-            await wait(self._clock, self._alarm, max(0, nap_ms))
+            nap_ms = self._agreed.wait_ms(min(moments)) if moments else LONGEST_NAP_MS
+            await wait(self._clock, self._alarm, max(0, min(nap_ms, LONGEST_NAP_MS)))
 
     def _sink(self, tenure: Tenure, settlement: Settlement) -> None:
         self._lanes[tenure.shard.number % len(self._lanes)].sink(tenure, settlement)
 
-    async def _mark(self, jobs: Sequence[Job], size: int) -> None:
+    async def _mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
+        """Without an answer of a lane's store, its shards are loaded again."""
+        marked: set[bytes] = set()
         for number, lane in enumerate(self._lanes):
             some = [job for job in jobs if job.shard % len(self._lanes) == number]
-            if some:
-                await lane.mark(some, size)
+            with suppress(SchedulerError):
+                marked.update(await lane.mark(some, size) if some else ())
+        return marked
 
     def _poke(self, shards: Collection[Shard]) -> None:
         for number in {shard.number % len(self._lanes) for shard in shards}:
             self._lanes[number].poke()
 
     def _seen(self, view: View) -> None:
-        """At each look at the cluster: apps may have been paused or resumed, and the gate may have opened."""
+        """At each look at the cluster: what time it is there, which apps are paused; and the gate may have opened."""
+        self._agreed.heard(view.clock)
         for app in view.apps:
             desk = self.desks.get(app.name)
             if desk is not None:
@@ -232,6 +242,14 @@ class Engine:
         for lane in self._lanes:
             oldest.extend(tenure.unread_ms for tenure in lane.tenures.values() if not tenure.scanned)
         return max(0, now_ms - min(oldest, default=now_ms))
+
+    def clock_offset_ms(self) -> int | None:
+        """The store's clock less this machine's; None where the store has none."""
+        return self._agreed.offset_ms()
+
+    @property
+    def apps_without_node(self) -> int:
+        return len(self.membership.orphans)
 
     @property
     def shards_owned(self) -> int:

@@ -1,6 +1,6 @@
 """What a node holds of one shard that it owns."""
 
-from infinite_scheduler.model import Job, Priority, start_of
+from infinite_scheduler.model import Job, Priority, priority_of, start_of
 from infinite_scheduler.store.base import Grant
 
 
@@ -72,10 +72,10 @@ class Tenure:
         """Is everything before the line read?"""
         return min(self.cursors) >= self.end
 
-    def rejoin(self, job: Job) -> None:
-        """This job is not held after all, so its position is left to scan."""
-        priority = job.priority
-        self.cursors[priority] = min(self.cursors[priority], job.position)
+    def rejoin(self, place: bytes) -> None:
+        """The job at this position is not held after all: it is left to scan."""
+        priority = priority_of(place)
+        self.cursors[priority] = min(self.cursors[priority], place)
 
     def safe_low(self, now_ms: int, oldest_ready_ms: int | None) -> int:
         """The moment before which everything is settled: never past now, an unread range, or a job that is not settled.

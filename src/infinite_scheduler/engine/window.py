@@ -1,18 +1,22 @@
 """What one lane reads ahead of one app: the jobs before the line, as many as fit the memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.model import Job, Priority, start_of
 from infinite_scheduler.policy.limits import Budget
-from infinite_scheduler.store.base import Page, Scan, Step
+from infinite_scheduler.policy.priority import TURNS
+from infinite_scheduler.store.base import ROOM, Page, Scan, Step
 
 LEAST_PAGE = 64
 """Reading for less room than this many jobs is not worth a transaction."""
 
 TYPICAL_BYTES = 1024
+
+SHARES = 8
+"""One of so many parts of the memory is left to each lower priority, however much of the higher ones waits."""
 
 OVERDUE_MS = 1000
 """A range that begins further in the past is a backlog: it is read once per priority, high first."""
@@ -34,6 +38,7 @@ class Window:
         self._found = 0  # jobs found since the line last moved
         self._typical = TYPICAL_BYTES
         self._backlog = False
+        self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
 
     def enter(self, tenure: Tenure) -> None:
         """A shard is owned from now on."""
@@ -67,27 +72,36 @@ class Window:
         if tenure is None:
             return True
         if not self._budget.take(self.app, job.size) and not self._displace_for(job):
-            tenure.rejoin(job)
+            tenure.rejoin(job.position)
             return False
         tenure.held[job.key] = job
         self.desk.receive(job, tenure)
+        self._pass_over(job.priority, 1)
         return True
 
-    def _put_all(self, jobs: Sequence[Job]) -> bool:
+    def _put_all(self, jobs: Sequence[Job], priority: Priority | None) -> bool:
         """Hold all of these jobs, if there is room for all of them: one look at the budget."""
         size = sum(job.size for job in jobs)
         if size > self._budget.free(self.app):
             return False
-        kept = 0
+        kept = count = 0
         for job in jobs:
             tenure = self._wanted_by(job)
             if tenure is not None:
                 kept += job.size
+                count += 1
                 tenure.held[job.key] = job
                 self.desk.receive(job, tenure)
         if kept:
             self._budget.take(self.app, kept)
+        if priority is not None:
+            self._pass_over(priority, count)
         return True
+
+    def _pass_over(self, priority: Priority, count: int) -> None:
+        """So many jobs of a priority came in; lower ones may have waited to be read meanwhile."""
+        for lower in range(priority + 1, len(Priority)):
+            self._passed[lower] += count
 
     def _wanted_by(self, job: Job) -> Tenure | None:
         """The reign over the job's shard, unless it has the job already."""
@@ -115,16 +129,24 @@ class Window:
 
     def _displace_for(self, job: Job) -> bool:
         """Make room by giving back jobs that would fire later than this one."""
+        share = self._share()
         while not self._budget.take(self.app, job.size):
-            victim = self.desk.last_after(job)
+            victim = self.desk.last_after(job, share)
             if victim is None:
                 return False
             tenure = self.desk.tenures[victim.shard]
             del tenure.held[victim.key]
             tenure.detained.pop(victim.key, None)
             self._budget.give(self.app, victim.size)
-            tenure.rejoin(victim)
+            tenure.rejoin(victim.position)
         return True
+
+    def _share(self) -> int:
+        """How many ready jobs of a lower priority the higher ones leave alone."""
+        return max(1, min(self._page, self._share_bytes() // self._typical))
+
+    def _share_bytes(self) -> int:
+        return (self._budget.free(self.app) + self._budget.used(self.app)) // SHARES
 
     # Reading pages
 
@@ -133,33 +155,49 @@ class Window:
         tenures = [t for t in self.tenures.values() if t.doubt is None and t.greeted and not t.scanned]
         if not tenures:
             self._backlog = False
+            self._passed = [0] * len(Priority)
             return None
         if min(min(t.cursors) for t in tenures) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
-        joint = not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in tenures)
-        choices: Iterable[Priority | None] = (None,) if joint else Priority
-        for priority in choices:
-            wanted = [t for t in tenures if t.cursors[priority or 0] < t.end]
-            if wanted:
-                return self._scan(wanted, priority)
+        if not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in tenures):
+            return self._scan(tenures, None)
+        left = {p: some for p in Priority if (some := [t for t in tenures if t.cursors[p] < t.end])}
+        first = next(iter(left))
+        return self._scan_of_lower(left, now_ms) or self._scan(left[first], first)
+
+    def _scan_of_lower(self, left: Mapping[Priority, Sequence[Tenure]], now_ms: int) -> Scan | None:
+        """A page of a priority whose overdue jobs were passed over for long: its share, even if there is no room."""
+        share = self._share()
+        for priority in (Priority.LOW, Priority.NORMAL):
+            owed = self._passed[priority] // TURNS
+            if not owed or 2 * owed < min(share, LEAST_PAGE):
+                continue
+            overdue = [t for t in left.get(priority, ()) if t.cursors[priority] < start_of(now_ms)]
+            if overdue:
+                return self._page_of(overdue, priority, min(owed, share), self._share_bytes())
         return None
 
     def _scan(self, tenures: Sequence[Tenure], priority: Priority | None) -> Scan | None:
-        start = min(t.cursors[priority or 0] for t in tenures)
-        limit = min(self._page, self._budget.free(self.app) // self._typical)
-        if limit < LEAST_PAGE:
+        """The next page, if there is room for one, or if it may bring what is due before others that are held."""
+        free = self._budget.free(self.app)
+        if free < min(LEAST_PAGE * self._typical, ROOM) and self._budget.used(self.app):
             latest_ms = self.desk.wheel.latest_due_ms()
-            urgent = latest_ms is not None and start < start_of(latest_ms)
-            if self._budget.used(self.app) and not urgent:
+            if latest_ms is None or min(t.cursors[priority or 0] for t in tenures) >= start_of(latest_ms):
                 return None
-            limit = LEAST_PAGE
+        limit = min(self._page, max(LEAST_PAGE, free // self._typical))
+        return self._page_of(tenures, priority, limit, max(free, self._share_bytes()))
+
+    def _page_of(self, tenures: Sequence[Tenure], priority: Priority | None, limit: int, room: int) -> Scan:
+        if priority is not None:
+            self._passed[priority] = 0
         return Scan(
             app=self.app,
             shards=frozenset(t.shard.number for t in tenures),
-            start=start,
+            start=min(t.cursors[priority or 0] for t in tenures),
             end=min(t.end for t in tenures),
             priority=priority,
             limit=limit,
+            room=max(1, min(room, ROOM)),
         )
 
     def begin(self, scan: Scan) -> None:
@@ -178,7 +216,7 @@ class Window:
         """Take in what a scan has found; what does not fit is left to scan."""
         if page.next is not None:
             self.unread(scan, page.next)
-        if not self._put_all(page.jobs):
+        if not self._put_all(page.jobs, scan.priority):
             for i, job in enumerate(page.jobs):
                 if not self.put(job):
                     self._leave_unread(page.jobs[i + 1 :])
@@ -192,7 +230,7 @@ class Window:
         for job in jobs:
             tenure = self._wanted_by(job)
             if tenure is not None:
-                tenure.rejoin(job)
+                tenure.rejoin(job.position)
 
     def _of(self, scan: Scan) -> Iterable[Tenure]:
         return [t for number, t in self.tenures.items() if number in scan.shards and t.doubt is None]

@@ -22,7 +22,7 @@ class Accepted(Event, frozen=True, kw_only=True):
 
 
 class HandedOver(Event, frozen=True, kw_only=True):
-    """Jobs were given to their handler; lateness is by this node's clock, against the due moment."""
+    """Jobs were given to their handler; lateness is against the due moment, by the clock that decides about it."""
 
     app: str
     lateness_ms: Sequence[int]
@@ -134,9 +134,35 @@ class PoisonFailed(Event, frozen=True, kw_only=True):
 
 
 class OrphanApp(Event, frozen=True, kw_only=True):
-    """No running node has a handler for this app, so its jobs wait."""
+    """From now on no running node can hand over the jobs of this app, so they wait."""
 
     app: str
+
+
+class AppServed(Event, frozen=True, kw_only=True):
+    """A node can hand over the jobs of this app again."""
+
+    app: str
+
+
+class ClockOff(Event, frozen=True, kw_only=True):
+    """The clocks of this machine and of the store are too far apart, so this node gives its shards up."""
+
+    offset_ms: int  # the store's clock less this machine's
+
+
+class ClockBack(Event, frozen=True, kw_only=True):
+    """The two clocks are close enough again, and this node goes on."""
+
+    offset_ms: int
+
+
+class DrainAsked(Event, frozen=True, kw_only=True):
+    """An operator asked this node to give up its shards and to take none."""
+
+
+class DrainLifted(Event, frozen=True, kw_only=True):
+    """An operator asked this node to go on."""
 
 
 class StillRunning(Event, frozen=True, kw_only=True):
@@ -144,6 +170,14 @@ class StillRunning(Event, frozen=True, kw_only=True):
 
     app: str
     job_ids: Sequence[str]
+
+
+class TablesKept(Event, frozen=True, kw_only=True):
+    """An app has tables of another span than the settings say: what it has was fixed when it was made."""
+
+    app: str
+    tables: str
+    configured: str
 
 
 class Maintained(Event, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from infinite_scheduler.clock import Clock, SystemClock
 from infinite_scheduler.errors import ConfigError, SchedulerError
 from infinite_scheduler.model import Shard, moment
 from infinite_scheduler.observe import events
@@ -18,7 +17,6 @@ from infinite_scheduler.observe.events import Event
 
 _ROOT: Final = "infinite_scheduler"
 _SHOWN: Final = 20  # of a list: a line must stay readable
-_ORPHAN_SILENCE_MS: Final = 60_000
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -89,12 +87,31 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.OrphanApp: Line(
         "cluster",
         logging.WARNING,
-        "No running node has a handler for this app, so its jobs wait. Start a node that has one.",
+        "No running node can hand over the jobs of this app, so they wait. Start a node that has a handler for it.",
     ),
+    events.AppServed: Line("cluster", logging.INFO, "A node can hand over the jobs of this app again."),
+    events.ClockOff: Line(
+        "cluster",
+        logging.ERROR,
+        "The clock of this machine is too far from the store's, so this node gives its shards up and takes none. "
+        "Set the clock: run chrony or another NTP service here and on the store's machine.",
+    ),
+    events.ClockBack: Line(
+        "cluster", logging.INFO, "The clock of this machine agrees with the store's again; this node takes shards."
+    ),
+    events.DrainAsked: Line(
+        "cluster", logging.INFO, "An operator asked this node to drain: it gives its shards up and takes none."
+    ),
+    events.DrainLifted: Line("cluster", logging.INFO, "An operator asked this node to go on: it takes shards again."),
     events.StillRunning: Line(
         "engine",
         logging.WARNING,
         "The node stops while handlers still run that cannot be stopped; their jobs are handed over again elsewhere.",
+    ),
+    events.TablesKept: Line(
+        "store",
+        logging.WARNING,
+        "An app keeps the tables that it was made with, whatever store.tables says.",
     ),
     events.Maintained: Line("store", logging.INFO, "Maintenance made tables for days ahead or removed old jobs."),
     events.TaskFailed: Line(
@@ -113,13 +130,11 @@ class LogWriter:
     library, so that they appear wherever the surrounding program wants its log lines.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
         parts = {line.part for line in LINES.values()}
         self._plain = {part: logging.getLogger(f"{_ROOT}.{part}") for part in parts}
         self._loggers = {part: _structured(logger) for part, logger in self._plain.items()}
         self._store_away = False
-        self._orphans_told_ms: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
         """Write the event's line, if its level is on and it is not told too often."""
@@ -141,19 +156,9 @@ class LogWriter:
             loud, self._store_away = not self._store_away, True
         elif isinstance(event, events.StoreBack):
             loud, self._store_away = True, False
-        elif isinstance(event, events.OrphanApp):
-            loud = self._is_orphan_news(event.app)
         else:
             loud = True
         return level if loud else logging.DEBUG
-
-    def _is_orphan_news(self, app: str) -> bool:
-        now_ms = self._clock.steady_ms()
-        told_ms = self._orphans_told_ms.get(app)
-        if told_ms is not None and now_ms - told_ms < _ORPHAN_SILENCE_MS:
-            return False
-        self._orphans_told_ms[app] = now_ms
-        return True
 
 
 def _detail(event: Event) -> str:
@@ -163,6 +168,10 @@ def _detail(event: Event) -> str:
             detail = f" Job {event.job_id}, attempt {event.attempt}: {event.error}"
         case events.TaskFailed() | events.StoreAway():
             detail = f" {event.error}"
+        case events.OrphanApp():
+            detail = f" App {event.app}."
+        case events.ClockOff():
+            detail = f" It is off by {-event.offset_ms / 1000:+.1f} s."
         case _:
             return ""
     return " " + " ".join(detail.split())

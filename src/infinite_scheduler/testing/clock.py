@@ -42,6 +42,9 @@ class ManualClock:
     def steady_ms(self) -> int:
         return self._steady_ms
 
+    def steady_us(self) -> int:
+        return self._steady_ms * 1000
+
     def call_later(self, ms: float, callback: Callable[[], object]) -> ManualTimer:
         timer = ManualTimer(callback)
         heapq.heappush(self._timers, (self._steady_ms + max(0, math.ceil(ms)), next(self._count), timer))

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from infinite_scheduler.client import Client, Delay
+from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer
-from infinite_scheduler.policy.calendar import parse_duration
+from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.store.sql.sqlite import MEMORY, SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
@@ -119,8 +119,7 @@ class Harness:
 
         What is due by then is handed over, and what has ended by then is settled.
         """
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        await self._pump.advance(parse_duration(seconds))
+        await self._pump.advance(parse_duration(delay))
         await self.run_due()
 
     async def run_due(self) -> None:
@@ -133,8 +132,7 @@ class Harness:
 
     async def run(self, work: Awaitable[T], *, within: Delay = "1h") -> T:
         """Let as much time pass as this takes: `await h.run(h.client.wait(job.id))`."""
-        seconds = within.total_seconds() if isinstance(within, timedelta) else within
-        return await self._pump.run(work, parse_duration(seconds))
+        return await self._pump.run(work, parse_duration(within))
 
     def handed_over(self, jobs: Sequence[Job], call: object) -> None:
         """A handler is called."""

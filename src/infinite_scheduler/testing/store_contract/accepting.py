@@ -2,12 +2,12 @@
 
 from infinite_scheduler.errors import KeyConflict, StoreMismatch, UnknownApp
 from infinite_scheduler.model import DAY_MS, JobId, JobSpec, Priority, Status
-from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.base import Holder, Query
 from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
 
 
 class Accepting(Promises):
-    """What `register` and `add` promise."""
+    """What `register`, `add` and `holders` promise."""
 
     async def test_a_job_is_durable_when_add_returns(self, bench: Bench) -> None:
         (accepted,) = await bench.add(60_000)
@@ -148,6 +148,22 @@ class Accepting(Promises):
         with refused(KeyConflict, "'in one batch'"):
             await bench.store.add([self._keyed(bench, "in one batch"), self._keyed(bench, "in one batch", b"other")])
         assert len((await bench.store.find(Query())).records) == 1
+
+    async def test_a_look_finds_whom_keys_belong_to_and_takes_none(self, bench: Bench) -> None:
+        (first,) = await bench.store.add([self._keyed(bench)])
+        elsewhere = await bench.process()
+        await elsewhere.register("sms", 1)
+        for _ in range(2):
+            assert await elsewhere.holders(APP, ["k", "free"]) == {"k": Holder(first.key, b"same")}
+        assert await elsewhere.holders("sms", ["k"]) == {}
+        (later,) = await bench.store.add([self._keyed(bench, "free")])
+        assert not later.repeated
+
+    async def test_a_look_at_many_keys_finds_them_all(self, bench: Bench) -> None:
+        specs = [self._keyed(bench, str(number)) for number in range(2500)]
+        accepted = await bench.store.add(specs)
+        found = await bench.store.holders(APP, [str(number) for number in range(5000)])
+        assert found == {spec.idempotency_key: Holder(a.key, b"same") for spec, a in zip(specs, accepted, strict=True)}
 
     async def test_keys_of_different_apps_do_not_meet(self, bench: Bench) -> None:
         await bench.store.register("sms", 1)

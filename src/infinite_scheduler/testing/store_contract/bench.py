@@ -13,6 +13,7 @@ import pytest_asyncio
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, Owner, Shard, Status, start_of
 from infinite_scheduler.store.base import (
+    ROOM,
     Answers,
     Claim,
     Grant,
@@ -219,8 +220,10 @@ class Node:
 
         return await asyncio.wait_for(look(), PATIENCE_S)
 
-    async def answer(self, requests: Sequence[Request], handed_over: Collection[bytes] = ()) -> Answers:
-        return await self.ownership.answer(self.owners, requests, handed_over)
+    async def answer(
+        self, requests: Sequence[Request], handed_over: Collection[bytes] = (), *, room: int = ROOM
+    ) -> Answers:
+        return await self.ownership.answer(self.owners, requests, handed_over, room)
 
     async def settle(self, *settlements: Settlement, **options: Any) -> Settled:
         return await self.ownership.settle(self.owners, settlements, **options)

@@ -80,6 +80,23 @@ class Changing(Promises):
         (job,) = await owner.scan()
         assert (job.due_ms, job.scheduled_ms) == (bench.now + 5000, bench.now + 5000)
 
+    async def test_wishes_about_one_job_that_are_answered_together_leave_it_where_the_last_one_said(
+        self, bench: Bench
+    ) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        await owner.answer(await owner.requests())
+        wishes = [bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + ms) for ms in (5000, 6000, 7000)]
+        requests = await owner.asked()
+        while len(requests) < 3:
+            requests = await owner.asked()
+        answers = await owner.answer(requests)
+        assert all([(await wish).granted for wish in wishes])
+        job = await bench.job(accepted)
+        assert job.due_ms == answers.rulings[-1].request.due_ms
+        assert [ruling.job for ruling in answers.rulings] == [job] * 3
+        assert keys(await owner.scan()) == [accepted.key]
+
     @pytest.mark.parametrize("change", [Change.CANCEL, Change.RESCHEDULE, Change.RUN_NOW])
     async def test_a_change_of_a_job_that_is_handed_over_is_too_late(self, bench: Bench, change: Change) -> None:
         owner = await bench.owner(line_in_ms=30_000)

@@ -34,6 +34,41 @@ class Owning(Promises):
         (seen,) = (await node.ownership.beat(draining=True)).nodes
         assert seen.draining
 
+    async def test_a_node_that_is_asked_to_drain_is_seen_by_all_and_a_sign_of_life_changes_nothing(
+        self, bench: Bench
+    ) -> None:
+        node, other = await bench.node("n1", store=await bench.process()), await bench.node("n2")
+        for draining in (True, False):
+            assert await bench.store.drain("n1", draining=draining) == 1
+            for view in (await node.ownership.beat(), await node.ownership.beat(renew=False)):
+                assert {n.node_id: n.drain_asked for n in view.nodes} == {"n1": draining, "n2": False}
+        assert not any(n.draining for n in (await other.ownership.beat()).nodes), "whether it follows it says itself"
+
+    async def test_all_nodes_of_one_name_are_asked_to_drain(self, bench: Bench) -> None:
+        await bench.node("twin")
+        await bench.node("twin", store=await bench.process())
+        assert await bench.store.drain("twin", draining=True) == 2
+        assert await bench.store.drain("twin", draining=True) == 2, "whether it was asked before or not"
+        assert all(n.drain_asked for n in (await bench.store.survey()).view.nodes)
+
+    async def test_no_node_of_an_unknown_name_is_asked_to_drain(self, bench: Bench) -> None:
+        await bench.node("n1")
+        assert await bench.store.drain("n2", draining=True) == 0
+
+    async def test_a_node_says_how_far_its_clock_is_off(self, bench: Bench) -> None:
+        node = await bench.node()
+        (seen,) = (await node.ownership.beat(clock_off=True, clock_offset_ms=-7000)).nodes
+        assert (seen.clock_off, seen.clock_offset_ms) == (True, -7000)
+        (seen,) = (await node.ownership.beat()).nodes
+        assert (seen.clock_off, seen.clock_offset_ms) == (False, None)
+
+    async def test_the_stores_clock_is_read_between_question_and_answer(self, bench: Bench) -> None:
+        node = await bench.node()
+        for view in (await node.ownership.beat(renew=False), (await bench.store.survey()).view):
+            if view.clock is not None:
+                assert view.clock.asked_us <= view.clock.answered_us
+                assert view.clock.store_ms > 0
+
     async def test_a_node_that_left_is_gone(self, bench: Bench) -> None:
         node, other = await bench.node("n1"), await bench.node("n2")
         await node.ownership.leave()
@@ -268,6 +303,21 @@ class Owning(Promises):
         next_owner = await bench.node("n2")
         (grant,) = await next_owner.take(SHARD)
         assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "nobody died, so nobody is charged"
+
+    async def test_the_mark_of_a_job_that_outlived_a_watch_stays_until_it_is_settled(self, bench: Bench) -> None:
+        await bench.add(0, 0)
+        owner = await bench.owner("n1")
+        one, two = await owner.scan()
+        for job, size in ((one, ALONE - 1), (two, ALONE - 9)):
+            await owner.ownership.mark(owner.owners, [job], ALONE)
+            await owner.ownership.mark(owner.owners, [job], size)
+        (grant,) = await owner.ownership.reload(owner.owners, ())
+        assert dict(grant.suspects) == {one.key: ALONE - 1, two.key: ALONE - 9}
+        await owner.settle(owner.ended(one, marked=True))
+        await owner.release()
+        next_owner = await bench.node("n2")
+        (grant,) = await next_owner.take(SHARD)
+        assert dict(grant.suspects) == {two.key: ALONE - 9}
 
     async def test_settling_a_marked_job_deletes_its_mark(self, bench: Bench) -> None:
         await bench.add(0, 0, 0)

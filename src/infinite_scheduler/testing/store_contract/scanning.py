@@ -1,7 +1,14 @@
 """Promises about reading pending jobs ahead."""
 
+from typing import Final
+
+import pytest
+
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, Priority, Shard, Status
 from infinite_scheduler.testing.store_contract.bench import Bench, Node, Promises, keys
+
+LARGE: Final = b'"' + "ä".encode() * 5000 + b'"'
+"""A payload with more bytes than letters."""
 
 
 class Scanning(Promises):
@@ -49,6 +56,43 @@ class Scanning(Promises):
             await self._move(bench, a, 5000)
         owner = await bench.owner()
         assert sorted(keys(await owner.scan(limit=4))) == sorted(keys(accepted))
+
+    @pytest.mark.parametrize("moved", [False, True], ids=["rows", "entries"])
+    async def test_a_page_ends_when_its_payloads_fill_the_room(self, bench: Bench, moved: bool) -> None:
+        accepted = await bench.add(*range(1000, 1012), payload=LARGE)
+        if moved:
+            for a in accepted:
+                await self._move(bench, a, 100_000 - a.due_ms % 1000)
+        owner = await bench.owner()
+        for room in (1, len(LARGE), 3 * len(LARGE)):
+            pages = await owner.pages(room=room)
+            assert sorted(job.key for page in pages for job in page) == sorted(keys(accepted))
+            assert max(map(len, pages)) <= room // len(LARGE) + 1
+
+    @pytest.mark.parametrize("ahead", [(), (1, 3, 5)], ids=["days", "days and far ahead"])
+    async def test_the_days_of_a_page_and_jobs_from_far_ahead_share_its_room(
+        self, bench: Bench, ahead: tuple[int, ...]
+    ) -> None:
+        far = await bench.add(*(40 * DAY_MS + ms for ms in ahead), payload=LARGE)
+        bench.clock.advance(39 * DAY_MS)
+        near = await bench.add(*(day * DAY_MS + ms for day in (1, 2) for ms in (0, 2, 4)), payload=LARGE)
+        owner = await bench.owner()
+        for fit in (1, 3, 5):
+            pages = await owner.pages(room=fit * len(LARGE))
+            assert [job.key for page in pages for job in page] == sorted(keys([*far, *near]))
+            assert max(map(len, pages)) == fit
+
+    async def test_rows_and_entries_in_little_room_bring_each_job_once(self, bench: Bench) -> None:
+        accepted = await bench.add(*range(1000, 1020), *[40 * DAY_MS] * 3, payload=LARGE)
+        for a in accepted[::2]:
+            await self._move(bench, a, 1000 + (a.due_ms * 7) % 40)
+        owner = await bench.owner()
+        for room in (1, 2 * len(LARGE)):
+            pages = await owner.pages(room=room)
+            jobs = [job for page in pages for job in page]
+            assert sorted(keys(jobs)) == sorted(keys(accepted))
+            assert jobs == sorted(jobs, key=lambda job: job.position)
+            assert max(map(len, pages)) <= 2 * (room // len(LARGE) + 1), "room for rows, and as much for entries"
 
     async def test_a_scan_of_one_priority_reads_no_other(self, bench: Bench) -> None:
         by_priority = {p: (await bench.add(1000, 2000, priority=p)) for p in Priority}

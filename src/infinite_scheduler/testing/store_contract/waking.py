@@ -1,7 +1,10 @@
 """Promises about requests that make an owner look."""
 
-from infinite_scheduler.model import Change, Priority, Shard
+import pytest
+
+from infinite_scheduler.model import Change, Priority, Shard, Status
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
+from infinite_scheduler.testing.store_contract.scanning import LARGE
 
 
 class Waking(Promises):
@@ -63,6 +66,38 @@ class Waking(Promises):
         requests = await owner.requests()
         await owner.answer(requests)
         assert not (await owner.answer(requests)).woken
+
+    @pytest.mark.parametrize("fit", [0, 1, 3])
+    async def test_of_a_wake_the_earliest_jobs_are_read_that_fit_and_the_others_are_left_to_scan(
+        self, bench: Bench, fit: int
+    ) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        await owner.advance(bench.now + 30_000, bench.now + 20_000)
+        accepted = await bench.add(5000, 1000, 4000, 2000, 3000, payload=LARGE)
+        answers = await owner.answer(await owner.requests(), room=fit * len(LARGE) + 1)
+        jobs = sorted([await bench.job(a) for a in accepted], key=lambda job: job.due_ms)
+        read = max(1, fit)
+        assert sorted(answers.woken, key=lambda job: job.due_ms) == jobs[:read]
+        assert sorted(answers.left) == [(SHARD, job.position) for job in jobs[read:]]
+        assert (await bench.shard()).low_ms == answers.low_ms[SHARD] == jobs[0].due_ms
+        assert not await owner.requests(), "it is consumed as a whole"
+        assert keys(await owner.scan(jobs[0].due_ms, bench.now + 30_000)) == keys(jobs)
+
+    async def test_a_change_is_decided_even_if_there_is_no_room_to_read_the_job(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        cancelled, *moved = await bench.add(1000, 2000, 3000, payload=LARGE)
+        await owner.answer(await owner.requests())
+        wishes = [bench.change(Change.CANCEL, cancelled)]
+        wishes += [bench.change(Change.RESCHEDULE, a, due_ms=a.due_ms + 5000) for a in moved]
+        requests = await owner.asked(Change.RESCHEDULE)
+        while len(requests) < 3:
+            requests = await owner.asked()
+        answers = await owner.answer(requests, room=1)
+        assert all([(await wish).granted for wish in wishes])
+        first, second = [await bench.job(a) for a in moved]
+        assert [ruling.job for ruling in answers.rulings if ruling.job] == [first]
+        assert list(answers.left) == [(SHARD, second.position)]
+        assert (await bench.record(cancelled)).status is Status.CANCELLED
 
     async def test_a_wake_lowers_low_to_what_it_names(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
