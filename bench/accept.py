@@ -1,27 +1,26 @@
 """How many jobs a second does a client accept in bulk, durably?
 
-    python bench/accept.py [--jobs 100000] [--runs 5] [--keys]
+    python -m bench.accept [--store sqlite|mariadb|postgres] [--jobs 100000] [--runs 5] [--keys]
 
-Calls of 5,000 jobs with random due times over a day, one after the other, on SQLite with an fsync a commit. The raw
+Calls of 5,000 jobs with random due times over a day, one after the other. The raw
 limit, the same rows by the plain driver in transactions of the same size, is measured before each run.
 """
 
-import argparse
 import asyncio
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from bench.raw_sqlite import INSERT, raw
-from bench.raw_sqlite import jobs as raw_jobs
-from bench.setting import APP, fresh_store, report, specs
+from bench import raw_servers, raw_sqlite
+from bench.raw_sqlite import INSERT
+from bench.setting import APP, fresh_store, options_of, report, specs
 from infinite_scheduler import Client
 from infinite_scheduler.model import DAY_MS
 
 
-async def accept(jobs: int, *, keys: bool) -> float:
-    with fresh_store() as url:
+async def accept(store: str, jobs: int, *, keys: bool) -> float:
+    with fresh_store(store) as url:
         async with Client(url) as client:
             await client.register(APP)
             now_ms = time.time_ns() // 1_000_000
@@ -32,20 +31,26 @@ async def accept(jobs: int, *, keys: bool) -> float:
             return jobs / (time.perf_counter() - began)
 
 
+def raw(store: str, jobs: int, *, keys: bool) -> float:
+    """The same rows by the plain driver."""
+    rows = raw_sqlite.jobs(jobs, keys=keys)
+    if store != "sqlite":
+        return raw_servers.raw(store, rows, keys=keys)
+    with tempfile.TemporaryDirectory() as folder:
+        return raw_sqlite.raw(Path(folder) / "raw.db", rows, keys=keys)["insert"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=5)
+    parser = options_of(__doc__, jobs=100_000, runs=5)
     parser.add_argument("--keys", action="store_true")
     options = parser.parse_args()
-    runs = []
-    for _ in range(options.runs):
-        with tempfile.TemporaryDirectory() as folder:
-            rows = raw_jobs(options.jobs, keys=options.keys)
-            limit = raw(Path(folder) / "raw.db", rows, keys=options.keys)["insert"]
-        runs.append({"raw": round(limit), "jobs_per_s": round(asyncio.run(accept(options.jobs, keys=options.keys)))})
+    store, jobs, keys = options.store, options.jobs, options.keys
+    runs = [
+        {"raw": round(raw(store, jobs, keys=keys)), "jobs_per_s": round(asyncio.run(accept(store, jobs, keys=keys)))}
+        for _ in range(options.runs)
+    ]
     ratio = statistics.median(run["jobs_per_s"] / run["raw"] for run in runs)
-    report("accept in bulk", keys=options.keys, jobs=options.jobs, ratio_to_raw=round(ratio, 2), runs=runs)
+    report("accept in bulk", store, keys=keys, jobs=jobs, ratio_to_raw=round(ratio, 2), runs=runs)
 
 
 if __name__ == "__main__":

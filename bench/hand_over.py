@@ -1,18 +1,17 @@
 """How many overdue jobs a second are handed over to a handler that does nothing, and settled in the store?
 
-    python bench/hand_over.py [--jobs 50000] [--runs 5] [--herd]
+    python -m bench.hand_over [--store sqlite|mariadb|postgres] [--jobs 50000] [--runs 5] [--herd]
 
 Once with an async function, once with one that takes batches of 100. With --herd all jobs are due in the same
 millisecond. The time counts from the start of the node to the last job settled, as the store itself says.
 """
 
-import argparse
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
-from bench.setting import APP, fresh_store, peak_mb, report, specs
+from bench.setting import APP, fresh_store, options_of, peak_mb, report, specs
 from infinite_scheduler import Client, Job, Scheduler
 
 
@@ -29,8 +28,8 @@ def done(scheduler: Scheduler) -> int:
     return int(scheduler.counters.snapshot()["apps"].get(APP, {}).get("done", 0))
 
 
-async def hand_over(jobs: int, function: Callable[..., Any], batch: int | None, *, herd: bool) -> float:
-    with fresh_store() as url:
+async def hand_over(store: str, jobs: int, function: Callable[..., Any], batch: int | None, *, herd: bool) -> float:
+    with fresh_store(store) as url:
         async with Client(url) as client:
             await client.register(APP)
             now_ms = time.time_ns() // 1_000_000
@@ -49,17 +48,17 @@ async def hand_over(jobs: int, function: Callable[..., Any], batch: int | None, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=50_000)
-    parser.add_argument("--runs", type=int, default=5)
+    parser = options_of(__doc__, jobs=50_000, runs=5)
     parser.add_argument("--herd", action="store_true")
     options = parser.parse_args()
     for name, function, batch in (("async", one, None), ("batch of 100", many, 100)):
         runs = [
-            round(asyncio.run(hand_over(options.jobs, function, batch, herd=options.herd))) for _ in range(options.runs)
+            round(asyncio.run(hand_over(options.store, options.jobs, function, batch, herd=options.herd)))
+            for _ in range(options.runs)
         ]
         report(
             "hand over overdue jobs",
+            options.store,
             handler=name,
             herd=options.herd,
             jobs=options.jobs,

@@ -1,23 +1,23 @@
 """How late are jobs at a steady rate, as another process sees it, and what does waiting ballast change?
 
-    python bench/lateness.py [--rate 1000] [--seconds 20] [--waiting 0] [--runs 5]
+    python -m bench.lateness [--store sqlite|mariadb|postgres] [--rate 1000] [--seconds 20] [--waiting 0] [--runs 5]
 
 A node in a process of its own sends each job's moment to this process over a socket; this process reads its own clock
 when it arrives. Ballast are jobs that wait for a day or more. Memory is the peak of the node's process.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
-from bench.setting import APP, fresh_store, peak_mb, quantiles, report, specs
+from bench.setting import APP, fresh_store, options_of, peak_mb, quantiles, report, specs
 from infinite_scheduler import Client, Job, Scheduler
 from infinite_scheduler.model import DAY_MS
 
@@ -46,8 +46,8 @@ async def fill(url: str, waiting: int) -> None:
     async with Client(url) as client:
         await client.register(APP)
         now_ms = time.time_ns() // 1_000_000
-        for start in range(0, waiting, 1000):
-            await client.submit(specs(min(1000, waiting - start), now_ms + DAY_MS, now_ms + 5 * DAY_MS))
+        for start in range(0, waiting, 5000):
+            await client.submit(specs(min(5000, waiting - start), now_ms + DAY_MS, now_ms + 5 * DAY_MS))
 
 
 async def schedule(url: str, rate: int, seconds: int) -> None:
@@ -59,10 +59,10 @@ async def schedule(url: str, rate: int, seconds: int) -> None:
             await asyncio.sleep(max(0, start_ms / 1000 + second - 9 - time.time()))
 
 
-def measure(rate: int, seconds: int, waiting: int) -> dict[str, float]:
-    with fresh_store() as url:
+def measure(store: str, rate: int, seconds: int, waiting: int) -> dict[str, float]:
+    with fresh_store(store) as url, tempfile.TemporaryDirectory() as folder:
         asyncio.run(fill(url, waiting))
-        address = str(Path(url.removeprefix("sqlite:///")).parent / "out")
+        address = str(Path(folder) / "out")
         inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         inbox.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         inbox.bind(address)
@@ -94,15 +94,10 @@ def main() -> None:
     if sys.argv[1:2] == ["--feed"]:
         asyncio.run(schedule(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
         return
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--waiting", type=int, default=0)
-    parser.add_argument("--runs", type=int, default=5)
-    options = parser.parse_args()
-    runs = [measure(options.rate, options.seconds, options.waiting) for _ in range(options.runs)]
+    options = options_of(__doc__, rate=1000, seconds=20, waiting=0, runs=5).parse_args()
+    runs = [measure(options.store, options.rate, options.seconds, options.waiting) for _ in range(options.runs)]
     middle = sorted(runs, key=lambda run: run["p99"])[len(runs) // 2]
-    report("lateness in ms", rate=options.rate, waiting=options.waiting, **middle, runs=runs)
+    report("lateness in ms", options.store, rate=options.rate, waiting=options.waiting, **middle, runs=runs)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the benchmarks share: a fresh store, jobs of one size, one JSON line."""
 
+import argparse
 import json
 import os
 import platform
@@ -12,19 +13,37 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from infinite_scheduler.model import JobSpec, Priority
+from tests.services.databases import admin_url, execute, fresh_database
 
 APP = "bench"
+STORES: Final = ("sqlite", "mariadb", "postgres")
 PAYLOAD = json.dumps({"to": "+4915112345678", "text": "x" * 150}).encode()
 
 
+def options_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """A parser for what every benchmark can be told: the store, and these numbers."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", choices=STORES, default="sqlite")
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    return parser
+
+
 @contextmanager
-def fresh_store() -> Iterator[str]:
-    """The URL of an empty SQLite store on the disk that TMPDIR names."""
-    with tempfile.TemporaryDirectory(prefix="infinite-scheduler-bench-") as folder:
-        yield f"sqlite:///{Path(folder) / 'jobs.db'}"
+def fresh_store(kind: str = "sqlite") -> Iterator[str]:
+    """The URL of an empty store: a file on the disk that TMPDIR names, or a database on the server of this kind.
+
+    Servers are those that TEST_MARIADB_URL and TEST_POSTGRES_URL name.
+    """
+    if kind != "sqlite":
+        with fresh_database(kind) as url:  # type: ignore[arg-type]
+            yield url
+    else:
+        with tempfile.TemporaryDirectory(prefix="infinite-scheduler-bench-") as folder:
+            yield f"sqlite:///{Path(folder) / 'jobs.db'}"
 
 
 def specs(count: int, earliest_ms: int, latest_ms: int, *, keys: bool = False) -> list[JobSpec]:
@@ -58,12 +77,24 @@ def peak_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def report(question: str, **figures: Any) -> None:
+def report(question: str, store: str, **figures: Any) -> None:
     """One JSON line: the question, the figures, and what they were measured with."""
     setting = {
         "command": " ".join(["python", *sys.argv]),
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        store: version_of(store),
         "cores": os.cpu_count(),
     }
-    print(json.dumps({"question": question, **figures, "setting": setting}), flush=True)
+    print(json.dumps({"question": question, "store": store, **figures, "setting": setting}), flush=True)
+
+
+def version_of(store: str) -> str:
+    """The version of the database, and whether a commit of it waits for the disk."""
+    if store == "sqlite":
+        return f"{sqlite3.sqlite_version}, an fsync a commit"
+    asked = {
+        "mariadb": "SELECT VERSION(), @@innodb_flush_log_at_trx_commit = 1",
+        "postgres": "SELECT current_setting('server_version'), current_setting('fsync') = 'on'",
+    }
+    version, durable = execute(admin_url(store), asked[store])[0]  # type: ignore[arg-type]
+    return f"{version}, {'an' if durable else 'no'} fsync a commit"

@@ -119,13 +119,16 @@ class StatementsContract:
     A subclass brings the fixture `database`: open, empty, closed after the test.
     """
 
+    span = "daily"
+    """What span of time a table of the apps is for."""
+
     @pytest.fixture
     async def session(self, database: Database) -> Session:
         session = database.session("lane-0")
 
         def body(tx: Statements) -> None:
             for app in (SMS, MAIL):
-                tx.insert_app(AppInfo(name=app, shards=4, paused=False, created_ms=NOW), NOW)
+                tx.insert_app(AppInfo(name=app, shards=4, span=self.span, paused=False, created_ms=NOW), NOW)
 
         await session.write(body)
         return session
@@ -186,7 +189,7 @@ class StatementsContract:
         again = AppInfo(name=SMS, shards=8, paused=True, created_ms=NOW + 1)
         await session.write(lambda tx: tx.insert_app(again, NOW + 1))
         apps = {info.name: info for info in await session.read(lambda tx: tx.read_apps())}
-        assert apps[SMS] == AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW)
+        assert apps[SMS] == AppInfo(name=SMS, shards=4, span=self.span, paused=False, created_ms=NOW)
         assert len(await session.read(lambda tx: tx.read_shards())) == 8
 
     async def test_an_app_can_be_paused_and_an_unknown_one_cannot(self, session: Session) -> None:

@@ -331,11 +331,11 @@ def test_a_node_is_drained_and_resumed(shell: Shell) -> None:
         job = shell.schedule("2", "100ms")
         why = shell.run("explain", job).answer
         assert "node node-1 was drained; let it go on: infinite-scheduler nodes resume node-1" in why["notes"]
-        told = shell.plain("nodes", "drain", "node-1", "--wait")
+        told = shell.plain("nodes", "drain", "node-1", "--wait", "--config", "scheduler.toml")
         assert told.out.splitlines()[-1] == "node-1 owns nothing any more"
         assert shell.run("nodes", "resume", "node-1").answer["drain_asked"] is False
         shell.until(job, status="done")
-        assert shell.plain("nodes").out.split()[:4] == ["node", "nonce", "state", "apps"]
+        assert shell.plain("nodes", "--config", "scheduler.toml").out.split()[:4] == ["node", "nonce", "state", "apps"]
         misplaced = shell.run("nodes", "--json", "resume", "node-1")
         assert (misplaced.code, "--json goes after resume" in misplaced.error) == (2, True)
 

@@ -24,7 +24,7 @@ from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.store.sql.upkeep import VERDICT_MS
 from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
 from tests.integration import test_sqlite
-from tests.integration.test_sqlite import AHEAD, OLD, OLD_TABLE, WEEK_MS, end, move, set_low, tables
+from tests.integration.test_sqlite import AHEAD, OLD, OLD_TABLE, WEEK_MS, end, set_low, tables
 from tests.services.databases import connect, execute
 
 pytestmark = pytest.mark.servers
@@ -430,8 +430,8 @@ async def test_a_maker_that_dies_between_a_table_and_its_announcement_hides_no_j
 ) -> None:
     row = new_row(NOW + 20 * DAY_MS)
     wanted = scan_of(NOW, NOW + 30 * DAY_MS)
-    assert not await scan_all_rows(session, wanted)  # it knows what tables there are
     execute(url, CHANGING)
+    assert not await scan_all_rows(session, wanted)  # it knows what tables there are
     execute(url, create_job_table(server_driver(url).dialect, DAILY.table_of(SMS, row.key)))
     await add(other.session("door"), [row])  # which finds the table
     assert [job.key for job in await scan_all_rows(session, wanted)] == [row.key]

@@ -20,6 +20,7 @@ CODES = [
     (errors.ConfigError("x"), 2),
     (errors.StoreMismatch("x"), 2),
     (errors.UnknownJob("id"), 3),
+    (errors.UnknownNode("n2", ["n1"]), 3),
     (errors.TooLate("x"), 4),
     (errors.Unavailable("x"), 5),
     (errors.StoreUnavailable("x"), 5),

@@ -66,9 +66,10 @@ class JobRows(Rows):
                 continue
             for chunk in in_chunks(group):
                 some = padded(chunk)
-                found += self._select(
-                    f"SELECT {columns} FROM {table} WHERE id IN ({places(len(some))}){condition}", some
+                text = (
+                    f"SELECT {columns} FROM {table}{self._dialect.by_key} WHERE id IN ({places(len(some))}){condition}"
                 )
+                found += self._select(text, some)
         return found
 
     def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:

@@ -83,7 +83,7 @@ class SqlStatements(Scans, ClusterRows):
         for chunk in in_chunks(keys):
             some = padded(chunk)
             text = (
-                f"SELECT idempotency_key, id, digest FROM {KEYS_TABLE}"
+                f"SELECT idempotency_key, id, digest FROM {KEYS_TABLE}{self._dialect.by_key}"
                 f" WHERE app = ? AND idempotency_key IN ({places(len(some))}){self._dialect.newest}"
             )
             found.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))

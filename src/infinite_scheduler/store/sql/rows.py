@@ -53,6 +53,11 @@ class Rows(Statements):
         self._catalog.forget()
         self._shapes.clear()
 
+    def vanished(self) -> frozenset[str]:
+        """The same, outside of transactions: the tables that were dropped by hand since the last look."""
+        self._shapes.clear()
+        return self._catalog.vanished(self._cursor)
+
     def trust(self, tables: Iterable[str]) -> None:
         """These tables were made beside this transaction, which may not see that yet."""
         self._catalog.trust(tables)

@@ -117,6 +117,13 @@ class Catalog:
         """What was known is wrong."""
         self._checked, self._version = False, None
 
+    def vanished(self, cursor: Cursor) -> frozenset[str]:
+        """Look again; the tables that are gone although nobody who uses the database rightly has dropped any."""
+        before, version = self._names, self._version
+        self.forget()
+        self._check(cursor)
+        return before - self._names if version is not None and version == self._version else frozenset()
+
     def trust(self, tables: Iterable[str]) -> None:
         """These are there, whatever an older view of the database says."""
         self._names |= frozenset(tables)

@@ -34,6 +34,9 @@ BLOCK: Final = 500
 PACKET: Final = 4 << 20
 """Bytes of one statement, roughly: servers refuse packets beyond max_allowed_packet, 16 MiB by default."""
 
+BY_KEY: Final = " FORCE INDEX (PRIMARY)"
+"""A table that looks small, as a new one does and any after a restart, would be read from end to end, locks and all."""
+
 DUPLICATE: Final = 1062
 """The warning of an ignored row whose key was there already."""
 
@@ -45,7 +48,8 @@ class MariaDialect(Dialect):
     types = TYPES
     payload = "CAST(job_data AS BINARY)"
     newest = " LOCK IN SHARE MODE"
-    by_key = " FORCE INDEX (PRIMARY)"
+    by_key = BY_KEY
+    clock = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"  # the session's time zone is UTC: no hour comes twice
     tables_in_transactions = False
     indexes_in_tables = True
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
@@ -94,10 +98,9 @@ class MariaDialect(Dialect):
         )
 
     def delete_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
-        one = "(" + " AND ".join(f"{name} = ?" for name in columns) + ")"
+        names = tuple(columns)
         return sum(
-            _execute(cursor, f"DELETE FROM {table} WHERE {' OR '.join([one] * len(block))}", chain.from_iterable(block))
-            for block in in_blocks(rows)
+            _execute(cursor, _delete(table, names, len(block)), chain.from_iterable(block)) for block in in_blocks(rows)
         )
 
     def readable_id(self, name: str, source: str) -> str:
@@ -168,18 +171,31 @@ def _repeated(row: str, count: int) -> str:
     return ", ".join([row] * count)
 
 
+def _named(names: Sequence[str], rows: int) -> str:
+    """A table of so many rows of values, called `new`. Other tables are joined to it by key, row by row."""
+    first = "SELECT " + ", ".join(f"? AS {name}" for name in names)
+    return f"({first}{f' UNION ALL SELECT {places(len(names))}' * (rows - 1)}) AS new"
+
+
 @lru_cache(maxsize=512)
 def _update(table: str, rows: int) -> str:
-    """The compare-and-set of so many jobs as one statement: a table of what they become, joined by key."""
+    """The compare-and-set of so many jobs as one statement."""
     if rows == 1:
         return COMPARE_AND_SET.format(table=table)
     names = ("status", "attempt", "due_ms", "scheduled_ms", "finished_ms", "error", "id", "was", "tried", "until")
-    first = "SELECT " + ", ".join(f"? AS {name}" for name in names)
-    others = f" UNION ALL SELECT {places(len(names))}" * (rows - 1)
     return (
-        f"UPDATE ({first}{others}) AS new STRAIGHT_JOIN {table} AS job ON job.id = new.id"
+        f"UPDATE {_named(names, rows)} STRAIGHT_JOIN {table} AS job{BY_KEY} ON job.id = new.id"
         " SET job.status = new.status, job.attempt = new.attempt, job.due_ms = new.due_ms,"
         " job.scheduled_ms = COALESCE(new.scheduled_ms, job.scheduled_ms), job.finished_ms = new.finished_ms,"
         " job.error = new.error"
         " WHERE job.status = new.was AND job.attempt = new.tried AND job.due_ms = new.until"
     )
+
+
+@lru_cache(maxsize=512)
+def _delete(table: str, names: tuple[str, ...], rows: int) -> str:
+    """So many rows, by all of their key and perhaps more, deleted by one statement."""
+    if rows == 1:
+        return f"DELETE FROM {table} WHERE {' AND '.join(f'{name} = ?' for name in names)}"
+    same = " AND ".join(f"old.{name} = new.{name}" for name in names)
+    return f"DELETE old FROM {_named(names, rows)} STRAIGHT_JOIN {table} AS old{BY_KEY} ON {same}"

@@ -220,6 +220,8 @@ class PostgresDriver(Driver):
                 )
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return self._away(said)
+            case _ if self.fault(error) is Fault.LOST:
+                return self._away(said)
             case _:
                 return StoreBroken(f"{self.place} refused a statement ({said})")
 

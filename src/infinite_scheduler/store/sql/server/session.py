@@ -79,9 +79,24 @@ class Link:
                         raise self._driver.translated(error) from error
                     case Fault.AGAIN | Fault.NOT_NOW:
                         _pause(attempt)
-                    case Fault.MISSING_TABLE | Fault.REPEATED:
+                    case Fault.MISSING_TABLE:
+                        self._look_for_tables()
+                    case Fault.REPEATED:
                         continue
         raise self._given_up(failed) from failed
+
+    def _look_for_tables(self) -> None:
+        """Retention drops tables and says so in the database; what is gone without that is told once, loudly."""
+        try:
+            gone = self._statements.vanished() if self._statements else frozenset()
+        except self._driver.Error:
+            self.close()  # it will be looked at anew
+            return
+        if gone:
+            raise StoreBroken(
+                f"{', '.join(sorted(gone))}: dropped from {self._driver.place} by somebody else than the scheduler, "
+                "with what was in it; the next call goes on without"
+            )
 
     def _given_up(self, error: Exception | None) -> SchedulerError:
         match error and self._driver.fault(error):
@@ -147,13 +162,8 @@ class Link:
 
     def _note(self, tx: UpkeepRows, error: Exception) -> None:
         """Learn from an error before the body is run again."""
-        match self._driver.fault(error):
-            case Fault.MISSING_TABLE:
-                tx.forget()
-            case Fault.REPEATED:
-                tx.go_slowly()
-            case _:
-                return
+        if self._driver.fault(error) is Fault.REPEATED:
+            tx.go_slowly()
 
 
 class ServerSession(Session):

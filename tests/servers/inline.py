@@ -1,0 +1,63 @@
+"""A database server whose transactions happen in the caller's thread: so a node on it can be run by a manual clock."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.session import Link
+from infinite_scheduler.store.sql.statements import Body, Session
+from infinite_scheduler.store.sql.worker import Worker
+
+T = TypeVar("T")
+
+
+class InlineLink(Session):
+    """Transactions in the caller's thread."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def write(self, body: Body[T]) -> T:
+        return self._link.write(body)
+
+    async def read(self, body: Body[T]) -> T:
+        return self._link.read(body)
+
+    async def changed(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self._link.close()
+
+
+class InlineWorker(Worker):
+    """Does everything at once."""
+
+    def __init__(self) -> None:
+        """There is no thread."""
+
+    async def do(self, step: Callable[[], T]) -> T:
+        return step()
+
+    def stop(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+class InlineServer(ServerDatabase):
+    """A database server, asked in the caller's thread."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        driver = server_driver(url)
+        driver.dialect.clock = None  # it would not agree with a clock that is moved by hand
+        super().__init__(driver, **options)
+
+    async def open(self) -> None:
+        self._worker = InlineWorker()
+        self.found = self._tables.migrate()
+
+    def session(self, name: str) -> Session:
+        if name not in self._sessions:
+            self._sessions[name] = InlineLink(Link(self._driver, self._tables, f"{self._process}-{name}"))
+        return self._sessions[name]
