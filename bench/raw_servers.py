@@ -6,7 +6,7 @@ The same rows into the same tables and indexes as the store's own, keys included
 PostgreSQL, by INSERT of many rows on MariaDB. Due times are random over a day. The rows are ready made.
 """
 
-# ruff: noqa: S608 - names of tables and columns come from the package itself
+
 
 import statistics
 import time

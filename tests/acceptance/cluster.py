@@ -17,7 +17,7 @@ LEASE_MS, HEARTBEAT_MS = (10_000, 2_000) if SOAK else (3_000, 1_000)
 WINDOW = "" if SOAK else '[window]\nlookahead = "2s"\nfetch_interval = "1s"\n'
 """A short run has a short window, so that lines move and jobs are found in every way."""
 
-AHEAD_MS = 60_000 if SOAK else 4_000
+AHEAD_MS = 40_000 if SOAK else 3_000
 """So long before their moment jobs are asked for at most: some within the window, some beyond it."""
 
 SLACK_MS = 0 if SOAK else 4_000
@@ -29,7 +29,7 @@ COMMON, RARE = "work", "rare"
 RATES = {COMMON: 1900, RARE: 100} if SOAK else {COMMON: 550, RARE: 50}
 """Jobs due in a second."""
 
-FEW = 10
+FEW = 20
 """Jobs due in a second of an app whose handler takes long."""
 
 

@@ -1,9 +1,9 @@
 """Brings jobs in for as long as it runs, from a process of its own, and prints every job that was accepted.
 
-Run with the installed product: `load.py URL AHEAD_MS APP:RATE:DATA…`; SIGTERM lets it end in good order. So many jobs of
-an app become due in each second, asked for up to AHEAD_MS before. A line of the answer is the job's id, its app, its due
-moment, and when it was accepted. A store that does not answer is asked again: each job has a key, so that asking twice
-does not make two jobs.
+Run with the installed product: `load.py URL AHEAD_MS APP:RATE:DATA…`; SIGTERM lets it end in good order. So many jobs
+of an app become due in each second, asked for up to AHEAD_MS before. A line of the answer is the job's id, its app, its
+due moment, and when it was accepted. A store that does not answer is asked again: each job has a key, so that asking
+twice does not make two jobs.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ def now_ms() -> int:
 class Stream:
     """The jobs of one app."""
 
-    def __init__(self, app: str, rate: str, data: str, ahead_ms: int) -> None:
-        self.app = app
+    def __init__(self, words: str, ahead_ms: int) -> None:
+        self.app, rate, data = words.split(":")
         self._per_ms = int(rate) / 1000
         self._data = int(data)
         self._ahead_ms = ahead_ms
@@ -50,13 +50,12 @@ class Stream:
 
 async def ask(client: Client, app: str, jobs: list[NewJob]) -> None:
     """Schedule jobs of one app, and print what was answered."""
-    while True:
+    answers = None
+    while answers is None:
         try:
             answers = await client.schedule_many(app, jobs)
         except Unavailable:
             await asyncio.sleep(0.2)
-        else:
-            break
     accepted_ms = now_ms()
     lines = [f"{answer.id} {app} {job.at} {accepted_ms}\n" for job, answer in zip(jobs, answers, strict=True)]
     sys.stdout.write("".join(lines))
@@ -76,5 +75,4 @@ async def main(url: str, streams: list[Stream]) -> None:
             await asyncio.sleep(STEP_S)
 
 
-url, ahead_ms, *words = sys.argv[1:]
-asyncio.run(main(url, [Stream(*word.split(":"), ahead_ms=int(ahead_ms)) for word in words]))
+asyncio.run(main(sys.argv[1], [Stream(words, int(sys.argv[2])) for words in sys.argv[3:]]))

@@ -7,9 +7,19 @@ from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.statements import Body, Session
+from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
 from infinite_scheduler.store.sql.worker import Worker
 
 T = TypeVar("T")
+
+
+class TimelessLink(Link):
+    """A connection to a server that does not tell its time: it would not agree with a clock that is moved by hand."""
+
+    def _connected(self) -> UpkeepRows:
+        statements = super()._connected()
+        statements.now_ms = lambda: None  # type: ignore[method-assign]
+        return statements
 
 
 class InlineLink(Session):
@@ -49,9 +59,7 @@ class InlineServer(ServerDatabase):
     """A database server, asked in the caller's thread."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        driver = server_driver(url)
-        driver.dialect.clock = None  # it would not agree with a clock that is moved by hand
-        super().__init__(driver, **options)
+        super().__init__(server_driver(url), **options)
 
     async def open(self) -> None:
         self._worker = InlineWorker()
@@ -59,5 +67,5 @@ class InlineServer(ServerDatabase):
 
     def session(self, name: str) -> Session:
         if name not in self._sessions:
-            self._sessions[name] = InlineLink(Link(self._driver, self._tables, f"{self._process}-{name}"))
+            self._sessions[name] = InlineLink(TimelessLink(self._driver, self._tables, f"{self._process}-{name}"))
         return self._sessions[name]

@@ -112,5 +112,3 @@ def proxied(url: str) -> Iterator[tuple[Proxy, str]]:
         yield proxy, parts._replace(netloc=netloc, query="sslmode=disable").geturl()
     finally:
         proxy.close()
-
-

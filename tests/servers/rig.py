@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from infinite_scheduler import Job, NewJob, Scheduler
+from infinite_scheduler.clock import Clock
 from infinite_scheduler.observe.events import Event
 
 APP = "work"
@@ -17,13 +18,13 @@ PATIENCE_S = 40
 class Rig:
     """One node with one app, whose handler notes down each delivery."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, **settings: Any) -> None:
         self.events: list[Event] = []
         self.deliveries: Counter[tuple[str, int]] = Counter()
         self.early = 0
         node = {"stop_timeout": "5s"} | settings.pop("node", {})
         self.scheduler = Scheduler(
-            url, settings={"node": node, **settings}, observers=[self.events.append]
+            url, settings={"node": node, **settings}, observers=[self.events.append], clock=clock
         )
 
         @self.scheduler.app(APP, shards=4)
@@ -52,6 +53,10 @@ class Rig:
         while (found := await self.statuses()) != {"done": count}:
             assert time.monotonic() < deadline, f"not everything is done: {found}"
             await asyncio.sleep(0.05)
+
+    @property
+    def shards_owned(self) -> int:
+        return int(self.scheduler.counters.snapshot()["node"]["shards_owned"])
 
     def told(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]

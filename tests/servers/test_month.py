@@ -69,7 +69,7 @@ class Life(Harness):
         """A few for the next hours, a few for the next days, some for far ahead."""
         rng, now_ms = self.world.rng, self.clock.wall_ms()
         hours = [*rng.choices(range(9), k=6), *rng.choices(range(200), k=3), *rng.choices(range(1000), k=2)]
-        waits = [rng.choices([1, 5, 30, 300], k=rng.choice([0, 0, 0, 1, 2])) for _ in hours]
+        waits = [rng.choices([1, 5, 30, 300], [8, 8, 8, 1], k=rng.choice([0, 0, 0, 1, 2])) for _ in hours]
         dues = [now_ms + hour * HOUR_MS + rng.randrange(HOUR_MS) for hour in hours]
         jobs = [NewJob(data=wait, at=moment(due_ms)) for due_ms, wait in zip(dues, waits, strict=True)]
         for accepted, due_ms, wait in zip(await self.client.schedule_many(APP, jobs), dues, waits, strict=True):

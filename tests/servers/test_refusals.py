@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
+import pymysql
 import pytest
 
 from infinite_scheduler.clock import SystemClock
@@ -134,6 +136,27 @@ def test_a_password_that_a_driver_repeats_is_not_shown(url: str) -> None:
         for shown in (driver.said(echo), str(driver.translated(echo)), str(driver.busy(echo))):
             assert password not in shown
             assert "host=here" in shown
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("postgresql://u:p@h/d", psycopg.errors.IdleInTransactionSessionTimeout("ended")),
+        ("postgresql://u:p@h/d", psycopg.errors.AdminShutdown("ended")),
+        ("postgresql://u:p@h/d", psycopg.errors.ReadOnlySqlTransaction("a standby")),
+        ("postgresql://u:p@h/d", psycopg.errors.LockNotAvailable("held")),
+        ("postgresql://u:p@h/d", psycopg.errors.QueryCanceled("cancelled")),
+        ("postgresql://u:p@h/d", psycopg.errors.CannotConnectNow("starts")),
+        ("mariadb://u:p@h/d", pymysql.err.OperationalError(1927, "killed")),
+        ("mariadb://u:p@h/d", pymysql.err.InterfaceError(0, "")),
+        ("mariadb://u:p@h/d", pymysql.err.OperationalError(1290, "read-only")),
+        ("mariadb://u:p@h/d", pymysql.err.OperationalError(1205, "held")),
+        ("mariadb://u:p@h/d", pymysql.err.OperationalError(1040, "Too many connections")),
+        ("mariadb://u:p@h/d", pymysql.err.OperationalError(1317, "interrupted")),
+    ],
+)
+def test_what_can_recover_by_itself_is_worth_trying_again(address: str, error: Exception) -> None:
+    assert server_driver(address).translated(error).retryable
 
 
 # Too many connections

@@ -11,8 +11,8 @@ import pytest
 
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import AppInfo, Upkeep
-from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.base import AppInfo, Query, Upkeep
+from infinite_scheduler.store.sql import door, upkeep
 from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.relational import ONCE
 from infinite_scheduler.store.sql.schema import create_job_table
@@ -129,7 +129,7 @@ class TestRetention(test_sqlite.TestUpkeep):
         self, database: ServerDatabase, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One that waits keeps the table, so the others go by themselves."""
-        monkeypatch.setattr(test_sqlite.upkeep, "SLICES", 2)
+        monkeypatch.setattr(upkeep, "SLICES", 2)
         keys = await add(session, [new_row(OLD + n) for n in range(5000)])
         await end(session, keys[:-1], OLD + 9000)
         await set_low(session, NOW)
@@ -303,7 +303,7 @@ async def test_tables_are_dropped_while_others_insert_and_settle(
         await end(lane, keys, NOW)
         accepted += 20
     assert len((await round_).tables_dropped) == 5
-    day = await session.read(lambda tx: tx.find_jobs(SMS, test_sqlite.Query(status=Status.DONE), None, 100_000))
+    day = await session.read(lambda tx: tx.find_jobs(SMS, Query(status=Status.DONE), None, 100_000))
     assert len(day) == accepted
 
 

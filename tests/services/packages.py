@@ -24,6 +24,7 @@ def missing() -> Sequence[str]:
         "mariadb-server-core": mariadb.program("mariadbd"),
         "mariadb-client-core": mariadb.program("my_print_defaults"),
         "libfaketime": clock.library(),
+        "pgbouncer": shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin"),
     }
     return [package for package, program in found.items() if program is None]
 
@@ -35,7 +36,7 @@ def install() -> None:
         return
     if not is_root() or shutil.which("apt-get") is None:
         raise MissingPackages(
-            "The tests need PostgreSQL 15, MariaDB 10.11 and libfaketime. As root, on Debian:\n"
+            "The tests need PostgreSQL 15, MariaDB 10.11, PgBouncer and libfaketime. As root, on Debian:\n"
             f"  apt-get install --no-install-recommends {' '.join(packages)}"
         )
     print(f"installing {', '.join(packages)}", flush=True)

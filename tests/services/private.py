@@ -2,6 +2,8 @@
 
 import fcntl
 import secrets
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,25 @@ def clocked_server(kind: Kind) -> Iterator[tuple[Server, Clock]]:
         its_clock = Clock(file)
         with _running(kind, folder, environment=clock.environment(file)) as server:
             yield server, its_clock
+
+
+@contextmanager
+def small_disk_server(kind: Kind, size: str) -> Iterator[tuple[Server, Path]]:
+    """The same on a disk of its own, and the folder where that is mounted; needs the right to mount."""
+    with _folder(kind) as folder:
+        disk = folder / "disk"
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
+        try:
+            server = KINDS[kind](disk)
+            try:
+                server.start()
+                yield server, disk
+            finally:
+                server.kill()
+        finally:
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
+            shutil.rmtree(folder)
 
 
 def remove_left_over() -> None:

@@ -215,7 +215,7 @@ class Server(ABC):
         """The port of the last time, if nobody took it."""
         if (port := self._remembered().get("port")) and _is_free(port):
             return int(port)
-        return next(port for port in iter(_any_port, None) if _is_free(port))
+        return free_port()
 
     def _remembered(self) -> dict[str, Any]:
         try:
@@ -238,6 +238,11 @@ class Server(ABC):
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    return next(port for port in iter(_any_port, None) if _is_free(port))
 
 
 def _is_free(port: int) -> bool:

@@ -147,6 +147,47 @@ async def test_a_silent_node_is_replaced_after_its_lease_and_not_before() -> Non
         assert shares(second) == [4]
 
 
+async def test_a_node_that_starts_after_a_death_does_not_delay_the_takeover() -> None:
+    async with rig(shards=8) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        assert shares(first, second) == [4, 4]
+        await first.crash(proven=False)
+        await world.advance(6000)
+        third = await world.node("n3").app().start()  # which cannot know of the death for another 10 s
+        await world.until(lambda: sum(shares(second, third)) == 8, within_ms=7000)
+        await world.advance(10_000)
+        assert shares(second, third) == [4, 4]
+
+
+async def test_what_a_death_left_behind_is_worked_off_before_its_shards_move_on() -> None:
+    async with rig(shards=8) as world:
+        first = await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
+        second = await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
+        await world.advance(10_000)
+        accepted = [job for n in range(40) for job in await world.spread([2000 + n] * 20)]
+        await second.crash(proven=False)
+        await world.advance(6000)
+        third = await world.node("n3").app(function=slow(world)).start()  # type: ignore[arg-type]
+        await world.advance(30_000)
+        assert shares(first, third) == [4, 4]
+        assert not first.told_of(events.SuspectsFound)
+        assert not third.told_of(events.SuspectsFound)
+        await once(world, accepted)
+
+
+async def test_a_silent_node_is_replaced_as_soon_as_its_lease_is_over() -> None:
+    async with rig(shards=4, lease_ms=9_200) as world:  # between two looks
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        await first.crash(proven=False)
+        crashed_ms = world.now
+        await world.until(lambda: shares(second) == [4])
+        assert world.now - crashed_ms <= 9_200 + 200
+
+
 async def test_what_was_due_during_a_death_fires_late_and_is_not_lost() -> None:
     async with rig(shards=4) as world:
         first = await world.node("n1").app().start()

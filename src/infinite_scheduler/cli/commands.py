@@ -131,9 +131,7 @@ def serve(place: Place) -> int:
 def migrate(
     place: Place,
     create: Annotated[bool, typer.Option("--create", help="Make the database itself, if it is missing.")] = False,
-    days: Annotated[
-        int, typer.Option("--days", min=0, max=366, help="For how many days ahead to make tables.")
-    ] = 40,
+    days: Annotated[int, typer.Option("--days", min=0, max=366, help="For how many days ahead to make tables.")] = 40,
 ) -> int:
     """Prepare a store: the schema, the configured apps and their tables for the days ahead."""
     from infinite_scheduler.cli.migrate import prepare_store

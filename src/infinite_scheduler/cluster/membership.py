@@ -38,6 +38,10 @@ class Keeper(Protocol):
         """The shards held, each with the reign under which it is held."""
         ...
 
+    def unsettled(self) -> Collection[Shard]:
+        """Those that still hold what their former owners left behind in disorder."""
+        ...
+
     def take(self, claims: Sequence[Claim]) -> None:
         """Begin to own these shards, as far as they can be had; it may have to wait for locks."""
         ...
@@ -91,8 +95,9 @@ class Membership:
         self._heartbeat_ms = heartbeat_ms
         self._patience_ms = patience_ms  # how long a drain that was asked for waits for handlers
         self._tell = tell
-        self._planner = Planner()
+        self._planner, self._heirs = Planner(), Planner()
         self._beats: dict[str, tuple[int, int]] = {}  # nonce → the heartbeat seen last, and when it was first seen
+        self._met_ms: dict[str, int] = {}  # nonce → when it was first seen
         self._looked_ms: int | None = None
         self._renewed_ms: int | None = None
         self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again, as long as the shard stays
@@ -111,7 +116,13 @@ class Membership:
                 await self.look()
             except SchedulerError:
                 self._looked_ms = None  # silence of the store says nothing about the others
-            await wait(self._clock, self._stir, self._heartbeat_ms / 2)
+            await wait(self._clock, self._stir, self._pause_ms())
+
+    def _pause_ms(self) -> float:
+        """Until the next look: half a heartbeat, or less if a lease is over by then."""
+        now_ms = self._clock.steady_ms()
+        left = (since_ms + self._lease_ms - now_ms for _, since_ms in self._beats.values())
+        return min(ms for ms in (self._heartbeat_ms / 2, *left) if ms > 0)
 
     def leave(self) -> None:
         """Take nothing any more: the node is about to stop."""
@@ -185,12 +196,13 @@ class Membership:
             if node.nonce == self._node.nonce or (node.nonce not in view.dead and now_ms - since_ms < self._lease_ms):
                 alive[node.nonce] = node
         self._beats = {node.nonce: self._beats[node.nonce] for node in view.nodes}
+        self._met_ms = {nonce: self._met_ms.get(nonce, now_ms) for nonce in self._beats}
         alive.setdefault(self._node.nonce, self._node)
         return alive
 
     def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
         shards = {info.shard: info for info in view.shards}
-        goal = self._goal(shards, alive)
+        goal = self._goal(view, alive)
         kept = {shard for keeper in self._keepers for shard in keeper.owners()}
         self._not_before_ms = {s: ms for s, ms in self._not_before_ms.items() if s in kept}
         for number, keeper in enumerate(self._keepers):
@@ -203,12 +215,23 @@ class Membership:
             if claims and not keeper.taking:
                 keeper.take(claims)
 
-    def _goal(self, shards: Mapping[Shard, ShardInfo], alive: Mapping[str, NodeInfo]) -> Goal:
-        return self._planner.plan(
-            {nonce: node.apps for nonce, node in alive.items()},
-            {(s.app, s.number): info.owner.nonce if info.owner.nonce in alive else None for s, info in shards.items()},
-            frozenset(nonce for nonce, node in alive.items() if self._gives_up(nonce, node)),
-        )
+    def _goal(self, view: View, alive: Mapping[str, NodeInfo]) -> Goal:
+        """Who should own what. What a silent node leaves behind goes to those who can know that it is silent.
+
+        Who began to watch less than a lease ago takes nothing from it yet; its part is given to it later, by the plan.
+        """
+        nodes = {nonce: node.apps for nonce, node in alive.items()}
+        owners = {(i.shard.app, i.shard.number): i.owner.nonce if i.owner.nonce in alive else None for i in view.shards}
+        leaving = frozenset(nonce for nonce, node in alive.items() if self._gives_up(nonce, node))
+        goal = self._planner.plan(nodes, owners, leaving)
+        silent = self._beats.keys() - alive.keys() - view.dead
+        now_ms = self._clock.steady_ms()
+        new = {nonce for nonce in alive if now_ms - self._met_ms.get(nonce, 0) < self._lease_ms} - {self._node.nonce}
+        if not silent or not new:
+            return goal
+        heirs = self._heirs.plan(nodes, owners, leaving | new)
+        left = [(i.shard.app, i.shard.number) for i in view.shards if i.owner.nonce in silent]
+        return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
 
     def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
         """What the store says another node owns is checked under the lock before anything more is done to it.
@@ -230,8 +253,9 @@ class Membership:
         if self._withdrawn:
             moving, for_ms = held, None if self._off else self._patience_ms
         else:
-            nonce = self._node.nonce
-            moving, for_ms = [s for s in held if goal.get((s.app, s.number)) not in (None, nonce)], DRAIN_MS
+            at_home = {None, self._node.nonce}
+            free = set(held).difference(keeper.unsettled())  # an inheritance is worked off where it is
+            moving, for_ms = [s for s in held if s in free and goal.get((s.app, s.number)) not in at_home], DRAIN_MS
         if moving:
             self._not_before_ms.update((s, now_ms + (for_ms or 0) + DRAIN_AGAIN_MS) for s in moving)
             keeper.drain(moving, for_ms=for_ms)

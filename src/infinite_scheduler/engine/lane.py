@@ -85,6 +85,11 @@ class Lane:
         """The shards held, each with the reign under which it is held."""
         return {shard: tenure.owner for shard, tenure in self.tenures.items()}
 
+    def unsettled(self) -> Collection[Shard]:
+        """Those with suspects that are about to fire: elsewhere they would fire in smaller windows, for nothing."""
+        paused = {app for app, window in self._windows.items() if window.desk.paused}
+        return {shard for shard, tenure in self.tenures.items() if tenure.detained and shard.app not in paused}
+
     def poke(self) -> None:
         """Requests may wait."""
         self._poked = True

@@ -92,7 +92,8 @@ def describe(error: BaseException) -> str:
 
 def printable(text: object) -> str:
     """Text that any store can keep and any terminal can show, not too much of it."""
-    return str(text)[:ERROR_CHARS].encode("utf-8", "replace").decode()
+    text = str(text)[:ERROR_CHARS].replace("\0", "\N{REPLACEMENT CHARACTER}")  # PostgreSQL keeps no NUL
+    return text.encode("utf-8", "replace").decode()
 
 
 def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:

@@ -28,9 +28,7 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
     if names_server(url):
         from infinite_scheduler.store.sql.server.database import ServerDatabase
 
-        return ServerDatabase(
-            server_driver(url), lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl
-        )
+        return ServerDatabase(server_driver(url), lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl)
     scheme = url.partition(":")[0]
     if scheme != "sqlite":
         raise ConfigError(

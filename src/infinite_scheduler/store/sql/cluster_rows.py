@@ -37,7 +37,10 @@ class ClusterRows(Rows):
     """Shards, apps and nodes."""
 
     def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        rows = self._dialect.lock_shards(self._cursor, sorted(set(shards)), ", ".join(SHARD), exclusive=exclusive)
+        rows, version = self._dialect.lock_shards(
+            self._cursor, sorted(set(shards)), ", ".join(SHARD), exclusive=exclusive
+        )
+        self._catalog.learn(version)
         return {info.shard: info for info in map(_shard, rows)}
 
     def read_shards(self) -> Sequence[ShardInfo]:

@@ -76,11 +76,17 @@ class Dialect(ABC):
     clock: str | None = None
     """An expression for the server's time at this very moment in whole ms since the epoch, never rounded up."""
 
+    key: str = "id"
+    """An expression that reads `id` as bytes, the quickest one."""
+
     payload: str
     """An expression that reads `job_data` as bytes."""
 
     payload_size: str = "OCTET_LENGTH(job_data)"
     """An expression for the number of bytes in `job_data`."""
+
+    streams: bool = True
+    """Does the driver hand rows over one by one? Otherwise it keeps the whole answer in memory before the first."""
 
     by_key: str = ""
     """What tells the database to go by the primary key, should it think of reading a small table from end to end."""
@@ -126,6 +132,26 @@ class Dialect(ABC):
         cursor.executemany(self.text(COMPARE_AND_SET.format(table=table)), rows)
         return cursor.rowcount
 
+    def read_page(  # noqa: PLR0917 - a page has so many sides
+        self, cursor: Cursor, table: str, columns: str, condition: str, span: tuple[bytes, bytes], limit: int, most: int
+    ) -> tuple[bytes | None, Iterable[Row]]:
+        """Up to `limit` rows that meet a condition, in the order of their keys, among the first `most` of a range.
+
+        Before them the key at which the look ended, None if that is the end of the range. Its snapshot is not younger
+        than that of the rows: what is inserted or deleted meanwhile must not move it past rows that were not looked at.
+        Behind the columns there may be another one.
+        """
+        cursor.execute(
+            self.text(f"SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET {most}"), span
+        )
+        found = cursor.fetchone()
+        bound: bytes | None = found and found[0]
+        cursor.execute(
+            self.text(f"SELECT {columns} FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id LIMIT ?"),
+            (span[0], bound or span[1], limit),
+        )
+        return bound, iter(cursor.fetchone, None)
+
     @abstractmethod
     def readable_id(self, name: str, source: str) -> str:
         """A column that shows the key `source` as people see it, and takes no space."""
@@ -149,8 +175,13 @@ class Dialect(ABC):
         return self.run_many(cursor, f"DELETE FROM {table} WHERE {condition}", rows)
 
     @abstractmethod
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
-        """Lock these shards, which come in order, to the end of the transaction; then read their columns."""
+    def lock_shards(
+        self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
+    ) -> tuple[Sequence[Row], object]:
+        """Lock these shards, which come in order, to the end of the transaction; then read their columns.
+
+        Beside them `tables_version`, where that can be had by the way, or None.
+        """
 
     @abstractmethod
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
@@ -176,11 +207,20 @@ def places(count: int) -> str:
     return ", ".join("?" * count)
 
 
+SETTLED_VERSION: Final = "(SELECT CASE WHEN tables % 2 = 0 THEN tables END FROM scheduler_schema)"
+"""The same as a column of another statement."""
+
+
 def settled_version(cursor: Cursor) -> int | None:
     """The number that grows with every table made or dropped; None while, or after, a maker is at work."""
     cursor.execute("SELECT tables FROM scheduler_schema")
     row = cursor.fetchone()
     return None if row is None or row[0] % 2 else int(row[0])
+
+
+def without_version(rows: Sequence[Row]) -> tuple[Sequence[Row], object]:
+    """Rows whose last column is SETTLED_VERSION, and that."""
+    return [row[:-1] for row in rows], rows[0][-1] if rows else None
 
 
 def read_shards(dialect: Dialect, cursor: Cursor, shards: Sequence[Shard], columns: str, tail: str = "") -> list[Row]:

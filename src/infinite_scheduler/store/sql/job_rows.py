@@ -34,7 +34,7 @@ class JobRows(Rows):
     @property
     def _job_columns(self) -> str:
         """What `jobs_of` takes."""
-        times = f"id, due_ms, scheduled_ms, {self._dialect.payload}, created_ms, attempt"
+        times = f"{self._dialect.key}, due_ms, scheduled_ms, {self._dialect.payload}, created_ms, attempt"
         return f"{times}, request_id, job_name, job_group, tags"
 
     @property
@@ -53,7 +53,7 @@ class JobRows(Rows):
         return records_of(app, self._read_by_key(app, keys, self._record_columns, ""))
 
     def read_heads(self, app: str, keys: Collection[bytes]) -> Sequence[Head]:
-        columns = f"id, due_ms, attempt, status, {self._dialect.payload_size}"
+        columns = f"{self._dialect.key}, due_ms, attempt, status, {self._dialect.payload_size}"
         return [
             Head(key=key, due_ms=due_ms, attempt=attempt, status=STATUSES[word], size=size)
             for key, due_ms, attempt, word, size in self._read_by_key(app, keys, columns, "")

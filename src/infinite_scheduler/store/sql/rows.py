@@ -79,15 +79,6 @@ class Rows(Statements):
         self._cursor.execute(self._dialect.text(text), parameters)
         return self._cursor.fetchall()
 
-    def _select_some(self, text: str, parameters: Sequence[Any], column: int, room: int) -> tuple[list[Any], bool]:
-        """Rows until the bytes in a column exceed `room`, and whether there may be more; one row at least."""
-        self._cursor.execute(self._dialect.text(text), parameters)
-        rows: list[Any] = []
-        while (room > 0 or not rows) and (row := self._cursor.fetchone()) is not None:
-            rows.append(row)
-            room -= len(row[column])
-        return rows, room <= 0 < len(rows)
-
     def _run(self, text: str, parameters: Sequence[Any] = ()) -> int:
         self._cursor.execute(self._dialect.text(text), parameters)
         return self._cursor.rowcount

@@ -2,22 +2,36 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from infinite_scheduler.model import Job, Status, priority_of, shard_of
 from infinite_scheduler.store.base import Scan
+from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING, JobRows, after, jobs_of
+from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import Head
 from infinite_scheduler.store.sql.tables import later_table, moved_table
 
 STRIDE: Final = 2
 """So many rows for each job of a page are looked at in one statement."""
 
+LEAST_STRIDE: Final = 2000
+"""Small pages look at so many rows in one statement, if they may look at as many at all."""
+
 PAYLOAD: Final = 3
 """The place of the payload in `_job_columns`."""
+
+SIZE: Final = 10
+"""The place of the payload's size behind `_job_columns`."""
+
+SMALL: Final = 8 << 10
+"""Payloads up to so many bytes come with their rows, a thousand of them in 8 MiB."""
+
+MOST: Final = 1 << 30
+"""As many jobs as a page has."""
 
 BUDGET: Final = 20
 """So many rows for each job of a page are looked at in one call: a range of settled rows must not hold the lane."""
@@ -25,6 +39,8 @@ BUDGET: Final = 20
 
 class Scans(JobRows):
     """Pending jobs by position."""
+
+    _at_once: int = MOST  # jobs that are asked for in one statement, since the last ones were so large
 
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
         rows, end = self._scan_periods(scan)
@@ -60,32 +76,74 @@ class Scans(JobRows):
 
         Returns them; the key up to which all were read, or None; and how many rows were looked at.
         """
-        select = (
-            f"SELECT {self._job_columns} FROM {table} WHERE id >= ? AND id < ? AND status = '{PENDING}'"
-            f"{self._filter(scan)} ORDER BY id LIMIT ?"
-        )
-        stride = f"SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
+        condition, stride = self._filter(scan), max(STRIDE * scan.limit, min(BUDGET * scan.limit, LEAST_STRIDE))
         rows: list[Any] = []
         start, end, looked = scan.start, scan.end, 0
         limit, room = scan.limit - len(before), scan.room - _weight(before)
         while True:
-            ahead = self._select(stride, (start, end, STRIDE * scan.limit))
-            bound = ahead[0][0] if ahead else end
-            some, cut = self._select_some(select, (start, bound, limit - len(rows)), PAYLOAD, room)
+            bound, some, cut = self._read_some(table, condition, (start, end), (limit - len(rows), stride), room)
             rows += some
             room -= _weight(some)
             if cut or len(rows) >= limit:
                 return rows, _next(rows[-1][0], end), looked
-            if not ahead:
+            if bound is None:
                 return rows, None, looked
             start = bound
-            looked += STRIDE * scan.limit
+            looked += stride
             if looked >= budget:
                 return rows, bound, looked
 
+    def _read_some(
+        self, table: str, condition: str, span: tuple[bytes, bytes], sizes: tuple[int, int], room: int
+    ) -> tuple[bytes | None, list[Any], bool]:
+        """Jobs until their payloads exceed `room`, one at least, of a page of these sizes (`Dialect.read_page`).
+
+        Returns where the page ends, the jobs, and whether there may be more before that.
+        """
+        if not self._dialect.streams:
+            return self._read_fitting(table, condition, span, sizes, room)
+        bound, found = self._dialect.read_page(self._cursor, table, self._job_columns, condition, span, *sizes)
+        rows: list[Any] = []
+        for row in found:
+            rows.append(row)
+            room -= len(row[PAYLOAD])
+            if room <= 0:
+                return bound, rows, True
+        return bound, rows, False
+
+    def _read_fitting(
+        self, table: str, condition: str, span: tuple[bytes, bytes], sizes: tuple[int, int], room: int
+    ) -> tuple[bytes | None, list[Any], bool]:
+        """The same where the whole answer comes at once: large payloads are left out until it is known which fit."""
+        limit, most = sizes
+        asked = min(limit, self._at_once)
+        size, payload = self._dialect.payload_size, self._dialect.payload
+        small = f"CASE WHEN {size} <= {SMALL} THEN {payload} END"
+        columns = f"{self._job_columns.replace(payload, small)}, {size}"
+        bound, found = self._dialect.read_page(self._cursor, table, columns, condition, span, asked, most)
+        rows, left = _some(found, room)
+        # Even the size of a large payload costs a database the reading of it: of those, no more than may fit.
+        average = (room - left) // len(rows) if rows else 0
+        self._at_once = max(8, 2 * room // average) if average > SMALL else MOST
+        return bound, self._filled(table, rows), bool(rows) and (left <= 0 or len(rows) == asked < limit)
+
+    def _filled(self, table: str, rows: list[Any]) -> list[Any]:
+        """The same rows with the payloads that were left out."""
+        large = [row[0] for row in rows if row[PAYLOAD] is None]
+        payloads: dict[bytes, bytes] = {}
+        for chunk in in_chunks(large):
+            some = padded(chunk)
+            text = f"SELECT id, {self._dialect.payload} FROM {table} WHERE id IN ({places(len(some))})"
+            payloads.update(self._select(text, some))
+        if len(payloads) < len(large):
+            raise RunAgain  # somebody deleted one in between
+        if not large:
+            return rows
+        return [(*row[:PAYLOAD], payloads.get(row[0], row[PAYLOAD]), *row[PAYLOAD + 1 :]) for row in rows]
+
     def _filter(self, scan: Scan) -> str:
-        """Conditions on shard and priority; none when all shards of the app are asked for."""
-        condition = ""
+        """Conditions on status, shard and priority; none on shards when all of the app are asked for."""
+        condition = f"status = '{PENDING}'"
         if len(scan.shards) < self._shape(scan.app)[0]:
             condition += f" AND shard IN ({', '.join(str(int(shard)) for shard in sorted(scan.shards))})"
         if scan.priority is not None:
@@ -145,6 +203,17 @@ class Scans(JobRows):
 
     def delete_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         self._delete_many(moved_table(app), ("position", "id"), sorted(entries))
+
+
+def _some(found: Iterable[Any], room: int) -> tuple[list[Any], int]:
+    """Rows as long as there is room for their payloads, one at least; and how much is left."""
+    rows: list[Any] = []
+    for row in found:
+        rows.append(row[:SIZE])
+        room -= row[SIZE]
+        if room <= 0:
+            break
+    return rows, room
 
 
 def _cut(found: Sequence[tuple[bytes, Head]], scan: Scan) -> int:

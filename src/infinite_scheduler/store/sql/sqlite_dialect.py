@@ -58,10 +58,12 @@ class SqliteDialect(Dialect):
     def has_tag(self) -> str:
         return "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)"
 
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
+    def lock_shards(
+        self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
+    ) -> tuple[Sequence[Row], object]:
         """Every transaction that writes holds the one lock there is, from its beginning."""
         del exclusive
-        return read_shards(self, cursor, shards, columns)
+        return read_shards(self, cursor, shards, columns), None
 
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
         """The oldest have the smallest rowid, so no index by time is needed."""

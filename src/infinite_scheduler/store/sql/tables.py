@@ -113,6 +113,10 @@ class Catalog:
         """A new transaction: what was known may have changed."""
         self._checked = False
 
+    def learn(self, version: object) -> None:
+        """The version, read by the way in this transaction: if it is the known one, nobody needs to ask."""
+        self._checked = self._checked or (version is not None and version == self._version)
+
     def forget(self) -> None:
         """What was known is wrong."""
         self._checked, self._version = False, None

@@ -46,6 +46,8 @@ _NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was c
 _NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
 _NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
 
+LOOK_FOR: Final = "look for old transactions in information_schema.innodb_trx"
+
 TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.ACCESS_DENIED_ERROR: (
         StoreMismatch,
@@ -61,12 +63,14 @@ TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: let max_allowed_packet be 16M at least"),
     ER.LOCK_WAIT_TIMEOUT: (
         StoreUnavailable,
-        f"{{place}}: a lock was held for {LOCK_WAIT_S} s ({{said}}): "
-        "look for old transactions in information_schema.innodb_trx",
+        f"{{place}}: a lock was held for {LOCK_WAIT_S} s ({{said}}): {LOOK_FOR}",
     ),
     **dict.fromkeys(NOT_NOW, _NO_CONNECTION),
     **dict.fromkeys(READ_ONLY, _NO_WRITES),
 }
+
+EXACT: Final = {"MariaDB": "utf8mb4_nopad_bin", "MySQL": "utf8mb4_0900_bin"}
+"""What each server calls comparing texts as they are, spaces at the end included."""
 
 TIMEOUTS: Final = ("read_timeout", "write_timeout")
 
@@ -90,7 +94,7 @@ class MariaDriver(Driver):
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
 
     def __init__(self, arguments: dict[str, Any], place: str) -> None:
-        self.dialect = MariaDialect("utf8mb4_nopad_bin")
+        self.dialect = MariaDialect(EXACT["MariaDB"])
         self.place = place
         self.secrets = [arguments.get("password", b"").decode()]
         self._arguments = arguments
@@ -107,6 +111,7 @@ class MariaDriver(Driver):
         )
         _keep_alive(connection)
         _set_silence(connection, **asked)
+        self.dialect = MariaDialect(EXACT["MariaDB" if "MariaDB" in str(connection.server_version) else "MySQL"])
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
         cursor.execute(SETTINGS)

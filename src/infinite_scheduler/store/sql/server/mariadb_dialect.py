@@ -2,22 +2,27 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql.dialect import (
     COMPARE_AND_SET,
+    SETTLED_VERSION,
     Cursor,
     Dialect,
     Row,
     places,
     read_shards,
     settled_version,
+    without_version,
 )
+from infinite_scheduler.store.sql.server.literals import key_text, row_texts
+
+T = TypeVar("T")
 
 TYPES: Final = {
     "key": "BINARY(16)",
@@ -31,8 +36,11 @@ TYPES: Final = {
 BLOCK: Final = 500
 """Rows of one statement."""
 
-PACKET: Final = 4 << 20
-"""Bytes of one statement, roughly: servers refuse packets beyond max_allowed_packet, 16 MiB by default."""
+PACKET: Final = 1 << 20
+"""Bytes of one statement, if it has more than one row: servers refuse packets beyond max_allowed_packet.
+
+That is 16 MiB by default. A payload of 1 MiB whose every sign is written as two needs 2 MiB and a little more.
+"""
 
 BY_KEY: Final = " FORCE INDEX (PRIMARY)"
 """A table that looks small, as a new one does and any after a restart, would be read from end to end, locks and all."""
@@ -50,6 +58,7 @@ class MariaDialect(Dialect):
     newest = " LOCK IN SHARE MODE"
     by_key = BY_KEY
     clock = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"  # the session's time zone is UTC: no hour comes twice
+    streams = False
     tables_in_transactions = False
     indexes_in_tables = True
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
@@ -76,31 +85,45 @@ class MariaDialect(Dialect):
         head, values, tail = statement.partition(" VALUES (")
         if not values:
             return super().run_many(cursor, statement, rows)
-        row, _, rest = tail.partition(")")
-        return sum(
-            _execute(cursor, f"{head} VALUES {_repeated(f'({row})', len(block))}{rest}", chain.from_iterable(block))
-            for block in in_blocks(rows)
-        )
+        rest = tail.partition(")")[2]
+        return sum(_written(cursor, f"{head} VALUES {','.join(block)}{rest}") for block in _blocks(cursor, rows))
 
     def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         self.run_many(cursor, self.insert(table, columns), rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """What IGNORE ignores beside repeated keys would be a row that is not what it should be: that is an error."""
-        count = self.run_many(cursor, self.insert(table, columns, ignore=True), rows)
-        if count < len(rows):
-            _check_warnings(cursor)
+        count = 0
+        for block in _blocks(cursor, rows):
+            some = _written(cursor, f"INSERT IGNORE INTO {table} ({', '.join(columns)}) VALUES {','.join(block)}")
+            if some < len(block):
+                _check_warnings(cursor)
+            count += some
         return count
 
     def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
-        return sum(
-            _execute(cursor, _update(table, len(block)), chain.from_iterable(block)) for block in in_blocks(rows)
+        ends: dict[Row, list[Row]] = {}  # (status, attempt, status before) → jobs that ended so
+        others = []
+        for row in rows:
+            if _just_ends(row):
+                ends.setdefault((row[0], row[1], row[7]), []).append(row)
+            else:
+                others.append(row)
+        count = sum(
+            _written(cursor, _end(table, end, group[start : start + BLOCK]))
+            for end, group in ends.items()
+            for start in range(0, len(group), BLOCK)
+        )
+        return count + sum(
+            _execute(cursor, _update(table, len(block)), chain.from_iterable(block))
+            for block in in_blocks(others, _weight)
         )
 
     def delete_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         names = tuple(columns)
         return sum(
-            _execute(cursor, _delete(table, names, len(block)), chain.from_iterable(block)) for block in in_blocks(rows)
+            _execute(cursor, _delete(table, names, len(block)), chain.from_iterable(block))
+            for block in in_blocks(rows, _weight)
         )
 
     def readable_id(self, name: str, source: str) -> str:
@@ -117,9 +140,13 @@ class MariaDialect(Dialect):
     def has_tag(self) -> str:
         return "JSON_CONTAINS(tags, JSON_QUOTE(?))"
 
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
+    def lock_shards(
+        self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
+    ) -> tuple[Sequence[Row], object]:
         """Row locks by the primary key, in order; a locking read sees what is committed by then."""
-        return read_shards(self, cursor, shards, columns, " FOR UPDATE" if exclusive else " LOCK IN SHARE MODE")
+        lock = " FOR UPDATE" if exclusive else " LOCK IN SHARE MODE"
+        version = SETTLED_VERSION.replace("%", "%%")
+        return without_version(read_shards(self, cursor, shards, f"{columns}, {version}", lock))
 
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
         return _execute(
@@ -139,12 +166,12 @@ class MariaDialect(Dialect):
         return settled_version(cursor)
 
 
-def in_blocks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def in_blocks(rows: Sequence[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """The rows, as many at a time as a statement may have."""
-    block: list[Row] = []
+    block: list[T] = []
     size = 0
     for row in rows:
-        weight = sum(len(value) for value in row if isinstance(value, str | bytes))
+        weight = weigh(row)
         if block and (len(block) == BLOCK or size + weight > PACKET):
             yield block
             block, size = [], 0
@@ -152,6 +179,26 @@ def in_blocks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         size += weight
     if block:
         yield block
+
+
+def _weight(row: Row) -> int:
+    return sum(_bytes(value) for value in row if isinstance(value, str | bytes))
+
+
+def _bytes(value: str | bytes) -> int:
+    """How long a value can be on its way, but for signs that are written as two; cheaper than to encode it."""
+    return len(value) if isinstance(value, bytes) or value.isascii() else 4 * len(value)
+
+
+def _blocks(cursor: Cursor, rows: Sequence[Row]) -> Iterator[Sequence[str]]:
+    """The rows as text, as many at a time as a statement may have."""
+    return in_blocks(row_texts(cursor, rows), _bytes)
+
+
+def _written(cursor: Cursor, statement: str) -> int:
+    """Run a statement that has its values in it. Returns how many rows it met."""
+    cursor.execute(statement)
+    return cursor.rowcount
 
 
 def _execute(cursor: Cursor, statement: str, values: Iterable[Any]) -> int:
@@ -166,9 +213,31 @@ def _check_warnings(cursor: Cursor) -> None:
             raise StoreBroken(f"the database would have changed what it was given ({message})")
 
 
-@lru_cache(maxsize=512)
-def _repeated(row: str, count: int) -> str:
-    return ", ".join([row] * count)
+def _just_ends(row: Row) -> bool:
+    """Does a job that never moved end, without an error, and nothing else change? Most do."""
+    _, attempt, due_ms, scheduled_ms, finished_ms, error, key, _, tried, until = row
+    return (
+        attempt == tried
+        and due_ms == until == int.from_bytes(key[:6], "big")
+        and scheduled_ms is None is error
+        and finished_ms is not None
+    )
+
+
+def _end(table: str, end: Row, rows: Sequence[Row]) -> str:
+    """The compare-and-set of jobs that just end. Many end in the same millisecond; their due moment is in their key."""
+    status, attempt, was = end
+    moments: dict[int, list[str]] = {}
+    for row in rows:
+        moments.setdefault(row[4], []).append(key_text(row[6]))
+    first, *others = moments
+    cases = " ".join(f"WHEN id IN ({','.join(moments[ms])}) THEN {ms:d}" for ms in others)
+    finished = f"CASE {cases} ELSE {first:d} END" if others else f"{first:d}"
+    return (
+        f"UPDATE {table}{BY_KEY} SET status = '{status}', finished_ms = {finished}, error = NULL"
+        f" WHERE id IN ({','.join(chain.from_iterable(moments.values()))}) AND status = '{was}'"
+        f" AND attempt = {attempt:d} AND due_ms = CAST(CONV(HEX(LEFT(id, 6)), 16, 10) AS UNSIGNED)"
+    )
 
 
 def _named(names: Sequence[str], rows: int) -> str:

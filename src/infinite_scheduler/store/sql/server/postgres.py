@@ -1,8 +1,8 @@
 """PostgreSQL through psycopg."""
 
 import time
-from contextlib import suppress
-from typing import Any, ClassVar, Final, TypeVar, cast
+from contextlib import AbstractContextManager, suppress
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 import psycopg
 from psycopg import errors
@@ -36,9 +36,15 @@ LOCK_WAIT_S: Final = 10
 
 BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
-    f" SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s';"
+    " SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
+    " SET LOCAL jit = off"
 )
-"""Set in every transaction: behind a pooler the session may be another one each time."""
+"""Set in every transaction: behind a pooler the session may be another one each time.
+
+Rows are found by their keys. What the planner knows of a table is from before most of its rows came, so that it would
+rather read all of them.
+"""
 
 DDL_LOCK: Final = 0x1F5C4ED0
 DDL_WAIT_S: Final = 30
@@ -64,6 +70,8 @@ NOT_NOW: Final = (
     "in recovery mode",
     "not yet accepting connections",
 )
+
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
 RV = TypeVar("RV")
 
@@ -99,6 +107,35 @@ def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
             heard_s = time.monotonic()
         elif time.monotonic() - heard_s > silence_s:
             raise Silent(f"no answer for {silence_s:g} s")
+
+
+class Turn(psycopg.Cursor[Any]):
+    """A cursor that sends the beginning of a transaction together with its first statement, where that is possible."""
+
+    opening = ""
+
+    def execute(self, query: Any, params: Any = None, **kwargs: Any) -> Self:
+        if not self.opening or params is not None:
+            self._open()
+            return super().execute(query, params, **kwargs)
+        opening, self.opening = self.opening, ""
+        super().execute(f"{opening}; {query}", **kwargs)
+        for _ in range(opening.count(";") + 1):
+            self.nextset()
+        return self
+
+    def executemany(self, *args: Any, **kwargs: Any) -> None:
+        self._open()
+        super().executemany(*args, **kwargs)
+
+    def copy(self, *args: Any, **kwargs: Any) -> AbstractContextManager[psycopg.Copy]:
+        self._open()
+        return super().copy(*args, **kwargs)
+
+    def _open(self) -> None:
+        if self.opening:
+            opening, self.opening = self.opening, ""
+            super().execute(opening)
 
 
 class KeyDumper(Dumper):
@@ -150,6 +187,7 @@ class PostgresDriver(Driver):
         # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
         connection = Patient.connect(**KEPT_ALIVE | self._arguments, autocommit=True, prepare_threshold=None)
         adapt(connection.adapters)
+        connection.cursor_factory = Turn
         return cast("Connection", connection)
 
     def borrowed(self, connection: Any) -> Cursor:
@@ -161,13 +199,13 @@ class PostgresDriver(Driver):
         return bool(connection.autocommit)
 
     def begin(self, cursor: Cursor) -> None:
-        cursor.execute(BEGIN)
+        cast("Turn", cursor).opening = BEGIN
 
     def commit(self, cursor: Cursor) -> None:
-        cursor.execute("COMMIT")
+        _end(cast("Turn", cursor), "COMMIT")
 
     def roll_back(self, cursor: Cursor) -> None:
-        cursor.execute("ROLLBACK")
+        _end(cast("Turn", cursor), "ROLLBACK")
 
     def fault(self, error: Exception) -> Fault:
         match error:
@@ -218,9 +256,7 @@ class PostgresDriver(Driver):
                     f"{self.place}: a lock was held for {LOCK_WAIT_S} s ({said}): "
                     "look for old transactions in pg_stat_activity"
                 )
-            case psycopg.OperationalError() | psycopg.InterfaceError():
-                return self._away(said)
-            case _ if self.fault(error) is Fault.LOST:
+            case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
                 return self._away(said)
             case _:
                 return StoreBroken(f"{self.place} refused a statement ({said})")
@@ -271,6 +307,14 @@ class PostgresDriver(Driver):
             with psycopg.connect(**{**self._arguments, "dbname": MAINTENANCE}, autocommit=True) as connection:
                 return _make_database(connection, self._arguments["dbname"])
         return False
+
+
+def _end(cursor: Turn, word: str) -> None:
+    """End the transaction, if it has begun."""
+    if cursor.opening:
+        cursor.opening = ""
+    else:
+        cursor.execute(word)
 
 
 def _make_database(connection: psycopg.Connection[Any], name: str) -> bool:

@@ -3,14 +3,30 @@
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Final
 
-from infinite_scheduler.model import Shard
-from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, read_shards, settled_version
+from infinite_scheduler.model import APP_NAME, Shard
+from infinite_scheduler.store.sql.dialect import (
+    SETTLED_VERSION,
+    Cursor,
+    Dialect,
+    Row,
+    settled_version,
+    without_version,
+)
 
-TYPES: Final = {"key": "uuid", "bytes": "bytea", "name": "text", "text": "text", "int": "bigint", "bool": "boolean"}
+TYPES: Final = {
+    "key": "uuid",
+    "bytes": "bytea",
+    "name": 'text COLLATE "C"',  # compared byte by byte: the order of people costs several times as much
+    "text": "text",
+    "int": "bigint",
+    "bool": "boolean",
+}
 
 ARRAYS: Final = {
     "app": "text", "idempotency_key": "text", "id": "uuid", "digest": "bytea", "created_ms": "bigint",
@@ -22,13 +38,27 @@ ARRAYS: Final = {
 """The types of columns of which whole arrays are sent: one statement for any number of rows."""
 
 
+IN_ORDER: Final = "; ".join(
+    f"SET LOCAL {name} = off" for name in ("enable_sort", "enable_bitmapscan", "enable_seqscan", "jit")
+)
+"""Rows come by the index. For a table that grew lately the planner would read all that is left of it, and sort that."""
+
+UPDATE: Final = {
+    "status": "text", "attempt": "bigint", "due_ms": "bigint", "scheduled_ms": "bigint", "finished_ms": "bigint",
+    "error": "text", "id": "uuid", "was": "text", "tried": "bigint", "until": "bigint",
+}  # fmt: skip
+"""The parts of a compare-and-set in order, and their types."""
+
+
 class PostgresDialect(Dialect):
     """PostgreSQL from 12."""
 
     placeholder = "%s"
     types = TYPES
+    key = "uuid_send(id)"
     payload = "convert_to(job_data, 'UTF8')"
     clock = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    streams = False
     tables_in_transactions = False
     table_options = " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
@@ -36,9 +66,9 @@ class PostgresDialect(Dialect):
 
     @property
     def job_table_options(self) -> str:
-        """Room for the one update of each row on the page that it is on already."""
+        """Room for one update of every row on the page that it is on already: its index entry stays as it is."""
         return (
-            " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.5)"
+            " WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.5)"
         )
 
     def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -50,20 +80,26 @@ class PostgresDialect(Dialect):
         arrays = ", ".join(f"%s::{ARRAYS[name]}[]" for name in columns)
         cursor.execute(
             f"INSERT INTO {table} ({', '.join(columns)}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING",
-            [_array(name)(values) for name, values in zip(columns, zip(*rows, strict=True), strict=True)],
+            _arrays([ARRAYS[name] for name in columns], rows),
         )
         return cursor.rowcount
 
     def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
-        names = ("status", "attempt", "due_ms", "scheduled_ms", "finished_ms", "error", "id", "was", "tried", "until")
-        kinds = ("text", "bigint", "bigint", "bigint", "bigint", "text", "uuid", "text", "bigint", "bigint")
-        arrays = ", ".join(f"%s::{kind}[]" for kind in kinds)
+        """What is compared is joined, not given as constants: of those the planner believes that they single out a row.
+
+        An update that names fewer columns computes fewer of the readable ones anew.
+        """
+        changes = "status = new.status, finished_ms = new.finished_ms, error = new.error"
+        if not all(map(_stays, rows)):
+            changes += (
+                ", attempt = new.attempt, due_ms = new.due_ms,"
+                " scheduled_ms = COALESCE(new.scheduled_ms, job.scheduled_ms)"
+            )
+        arrays = ", ".join(f"%s::{kind}[]" for kind in UPDATE.values())
         cursor.execute(
-            f"UPDATE {table} AS job SET status = new.status, attempt = new.attempt, due_ms = new.due_ms,"
-            " scheduled_ms = COALESCE(new.scheduled_ms, job.scheduled_ms), finished_ms = new.finished_ms,"
-            f" error = new.error FROM unnest({arrays}) AS new ({', '.join(names)})"
+            f"UPDATE {table} AS job SET {changes} FROM unnest({arrays}) AS new ({', '.join(UPDATE)})"
             " WHERE job.id = new.id AND job.status = new.was AND job.attempt = new.tried AND job.due_ms = new.until",
-            [_array(name)(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)],
+            _arrays(UPDATE.values(), rows),
         )
         return cursor.rowcount
 
@@ -72,25 +108,55 @@ class PostgresDialect(Dialect):
         same = " AND ".join(f"{table}.{name} = old.{name}" for name in columns)
         cursor.execute(
             f"DELETE FROM {table} USING unnest({arrays}) AS old ({', '.join(columns)}) WHERE {same}",
-            [_array(name)(values) for name, values in zip(columns, zip(*rows, strict=True), strict=True)],
+            _arrays([ARRAYS[name] for name in columns], rows),
         )
         return cursor.rowcount
+
+    def read_page(  # noqa: PLR0917 - as in the base class
+        self, cursor: Cursor, table: str, columns: str, condition: str, span: tuple[bytes, bytes], limit: int, most: int
+    ) -> tuple[bytes | None, Iterable[Row]]:
+        """One statement, in which the key where the look ended is joined with each row of the page, or with none.
+
+        The settings hold for this one message, which is a transaction by itself.
+        """
+        start, end = (f"'{key.hex()}'::uuid" for key in span)
+        cursor.execute(
+            f"{IN_ORDER}; WITH look AS MATERIALIZED (SELECT (SELECT id FROM {table} WHERE id >= {start} AND id < {end}"
+            f" ORDER BY id LIMIT 1 OFFSET {most:d}) AS bound)"
+            " SELECT page.*, uuid_send(bound) FROM look LEFT JOIN LATERAL ("
+            f"SELECT {columns} FROM {table} WHERE id >= {start} AND id < COALESCE(bound, {end}) AND {condition}"
+            f" ORDER BY id LIMIT {limit:d}) AS page ON TRUE"
+        )
+        while cursor.nextset():  # type: ignore[attr-defined]
+            pass
+        first = cursor.fetchone()
+        return first[-1], () if first[0] is None else chain((first,), iter(cursor.fetchone, None))
 
     def readable_id(self, name: str, source: str) -> str:
         """A uuid is readable as it is; the column is there so that the same question works everywhere."""
         return f"{name} uuid GENERATED ALWAYS AS ({source}) STORED"
 
     def readable_time(self, name: str, source: str) -> str:
-        return f"{name} timestamptz GENERATED ALWAYS AS (to_timestamp({source} / 1000.0)) STORED"
+        return f"{name} timestamptz GENERATED ALWAYS AS (to_timestamp({source} / 1000.0::float8)) STORED"
 
     def has_tag(self) -> str:
         return "tags::jsonb @> jsonb_build_array(?::text)"
 
-    def lock_shards(self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool) -> list[Row]:
-        """Advisory locks: row locks in share mode would write to the row. They are read in a statement after it."""
+    def lock_shards(
+        self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
+    ) -> tuple[Sequence[Row], object]:
+        """Advisory locks: row locks in share mode would write to the row.
+
+        Both statements go in one message; the second, which reads, has a snapshot of its own, from after the locks.
+        """
         lock = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
-        cursor.execute(f"SELECT {lock}(k) FROM unnest(%s::bigint[]) AS k", ([lock_key(shard) for shard in shards],))
-        return read_shards(self, cursor, shards, columns)
+        keys = ", ".join(str(lock_key(shard)) for shard in shards)
+        cursor.execute(
+            f"SELECT {lock}(k) FROM unnest(ARRAY[{keys}]::bigint[]) AS k;"
+            f" SELECT {columns}, {SETTLED_VERSION} FROM scheduler_shards WHERE {_any_of(shards)} ORDER BY app, shard"
+        )
+        cursor.nextset()  # type: ignore[attr-defined]
+        return without_version(cursor.fetchall())
 
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
         cursor.execute(
@@ -118,20 +184,40 @@ def lock_key(shard: Shard) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _array(column: str) -> Callable[[Sequence[Any]], object]:
-    """How the values of a column become one parameter."""
-    match column:
-        case "id" | "position":
-            return _uuids
-        case "digest":
-            return _blobs
+def _any_of(shards: Sequence[Shard]) -> str:
+    """A condition: one of these shards. An app of another name than apps can have is not there."""
+    groups = ((app, group) for app, group in groupby(shards, attrgetter("app")) if APP_NAME.fullmatch(app))
+    some = [f"app = '{app}' AND shard IN ({', '.join(str(s.number) for s in group)})" for app, group in groups]
+    return " OR ".join(some) or "FALSE"
+
+
+def _stays(row: Row) -> bool:
+    """Do attempt and moments of a job stay as they are?"""
+    _, attempt, due_ms, scheduled_ms, _, _, _, _, tried, until = row
+    return scheduled_ms is None and attempt == tried and due_ms == until
+
+
+def _arrays(kinds: Iterable[str], rows: Sequence[Row]) -> list[str]:
+    """Each column of the rows as the text of an array: the driver would look at every value by itself."""
+    return [_array(kind, values) for kind, values in zip(kinds, zip(*rows, strict=True), strict=True)]
+
+
+def _array(kind: str, values: Sequence[Any]) -> str:
+    match kind:
+        case "uuid":
+            elements: Iterable[str] = map(bytes.hex, values)
+        case "bytea":
+            elements = [f'"\\\\x{value.hex()}"' for value in values]
+        case "bigint":
+            elements = map(str, values) if None not in values else ["NULL" if v is None else str(v) for v in values]
         case _:
-            return list
+            elements = map(_quoted, values)
+    return f"{{{','.join(elements)}}}"
 
 
-def _uuids(keys: Sequence[bytes]) -> str:
-    return "{" + ",".join([key.hex() for key in keys]) + "}"
-
-
-def _blobs(values: Sequence[bytes]) -> str:
-    return "{" + ",".join([f'"\\\\x{value.hex()}"' for value in values]) + "}"
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

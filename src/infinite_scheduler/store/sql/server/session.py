@@ -216,10 +216,11 @@ class SharedSession(Session):
 
 
 async def end(worker: Worker, last: Callable[[], None]) -> None:
-    """Let a worker finish what it does, then one thing more; one that hangs is left to the end of the process."""
+    """Let a worker finish what it does, then one thing more; one that hangs does so when it can, and nobody waits."""
     try:
         await asyncio.wait_for(worker.do(last), CLOSE_S)
     except (StoreUnavailable, TimeoutError):
+        worker.post(last)
         worker.stop()
     else:
         worker.stop()
