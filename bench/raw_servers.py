@@ -6,8 +6,6 @@ The same rows into the same tables and indexes as the store's own, keys included
 PostgreSQL, by INSERT of many rows on MariaDB. Due times are random over a day. The rows are ready made.
 """
 
-
-
 import statistics
 import time
 from collections.abc import Sequence

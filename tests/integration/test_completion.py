@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler import SyncClient
 
 PROGRAM = "infinite-scheduler"
-COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps"}
+COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps", "migrate"}
 NO_DETECTION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # then --show-completion takes the shell's name
 
 

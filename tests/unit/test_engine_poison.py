@@ -393,13 +393,6 @@ async def test_no_more_suspects_are_marked_than_their_window_has_room_for(deaths
         assert await marks(world) == ({MANY: 1000} if deaths == 1 else {MANY: 1970, FEW: 30})
 
 
-async def test_suspects_that_only_wait_for_their_handler_are_not_marked() -> None:
-    async with rig() as world:
-        await world.add(*[1000] * 500)
-        await die_hanging(world, 2, concurrency=70)
-        assert await marks(world) == {MANY: 140}
-
-
 async def test_marks_are_written_for_many_suspects_at_once() -> None:
     async with rig() as world:
         await world.add(*[1000] * 500)

@@ -309,11 +309,6 @@ class Desk:
         return [Running(job=f.job, started_ms=f.started_ms) for f in found]
 
     @property
-    def places(self) -> int:
-        """How many jobs the handler can work on at once."""
-        return self._plan.concurrency * self._plan.handler.batch
-
-    @property
     def busy(self) -> bool:
         """Does a handler work on anything, even on what is reported already?"""
         return bool(self._calls)

@@ -20,9 +20,6 @@ SIZES = (MANY, FEW, ALONE)
 LOOK_MS, IDLE_MS = 5, 100
 """How often the suspects are looked at: while they move, and while nothing happens to them."""
 
-AHEAD = 2
-"""So many times what its handler can work on at once is marked of an app: who waits with a mark is narrowed in vain."""
-
 WATCH_MS = 30_000
 """For so long a suspect is alone, if it runs that long; twice as long after each death that came later than that."""
 
@@ -57,13 +54,12 @@ class Level:
         """Put a suspect in line."""
         self.waiting[job.app].push(job.priority, job.due_ms, job)
 
-    def free(self, app: str, places: int, now_ms: int) -> int:
+    def free(self, app: str, now_ms: int) -> int:
         """How many of the app may be marked now: of little room none yet, as a mark is a write.
 
         One of several apps has half of the window at most, so that those whose jobs hang leave some to the others.
         """
-        most = self.size if len(self.marked) == 1 else max(1, self.size // 2)
-        window = min(most, max(self.size // 10, AHEAD * places))
+        window = self.size if len(self.marked) == 1 else max(1, self.size // 2)
         room = min(window - len(self.marked[app]), self.size - self.under_way)
         return room if room >= window // 4 or now_ms >= self.marked_ms[app] + IDLE_MS else 0
 
@@ -138,7 +134,7 @@ class Quarantine:
         """Suspects of one app that may be marked now; the apps take turns."""
         now_ms = self._clock.steady_ms()
         for app in list(level.waiting):
-            batch = self._batch_of(app, level, level.free(app, self._desks[app].places, now_ms))
+            batch = self._batch_of(app, level, level.free(app, now_ms))
             if batch:
                 level.waiting[app] = level.waiting.pop(app)  # to the end of the line
                 level.marked_ms[app] = now_ms

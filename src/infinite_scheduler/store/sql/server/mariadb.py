@@ -111,7 +111,8 @@ class MariaDriver(Driver):
         )
         _keep_alive(connection)
         _set_silence(connection, **asked)
-        self.dialect = MariaDialect(EXACT["MariaDB" if "MariaDB" in str(connection.server_version) else "MySQL"])
+        told = str(connection.get_server_info())  # type: ignore[no-untyped-call]
+        self.dialect = MariaDialect(EXACT["MariaDB" if "MariaDB" in told else "MySQL"])
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
         cursor.execute(SETTINGS)

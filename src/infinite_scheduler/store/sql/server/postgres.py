@@ -1,7 +1,7 @@
 """PostgreSQL through psycopg."""
 
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 import psycopg
@@ -128,7 +128,7 @@ class Turn(psycopg.Cursor[Any]):
         self._open()
         super().executemany(*args, **kwargs)
 
-    def copy(self, *args: Any, **kwargs: Any) -> AbstractContextManager[psycopg.Copy]:
+    def copy(self, *args: Any, **kwargs: Any) -> Any:
         self._open()
         return super().copy(*args, **kwargs)
 
