@@ -70,13 +70,19 @@ soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 tests/model tests/simulation
 
-bench: setup ## Measure, and print one JSON line a question
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.accept
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.accept --keys
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.hand_over
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.hand_over --jobs 100000 --herd --runs 3
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.lateness
-	$(SERVERS) run --durable -- $(BIN)/python -m bench.lateness --waiting 1000000 --runs 3
+STORES := sqlite mariadb postgres
+
+bench: setup ## Measure every store, and print one JSON line a question
+	$(SERVERS) run --durable -- $(MAKE) $(addprefix bench-,$(STORES))
+
+bench-%:
+	$(BIN)/python -m bench.accept --store $*
+	$(BIN)/python -m bench.accept --store $* --keys
+	$(BIN)/python -m bench.hand_over --store $*
+	$(BIN)/python -m bench.hand_over --store $* --jobs 100000 --herd --runs 3
+	$(BIN)/python -m bench.lateness --store $*
+	$(BIN)/python -m bench.lateness --store $* --waiting 1000000 --runs 3
+	$(BIN)/python -m bench.nodes --store $*
 
 lock: setup ## Compile requirements.lock anew (needs the network)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header \

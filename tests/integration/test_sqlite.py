@@ -26,7 +26,7 @@ from infinite_scheduler.store.sql import sqlite_checkpoint, sqlite_session, sqli
 from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
 from infinite_scheduler.store.sql.statements import Session, Statements
-from infinite_scheduler.store.sql.tables import DAILY
+from infinite_scheduler.store.sql.tables import DAILY, moved_table
 from tests.contract.test_statements import (
     MAIL,
     NOW,
@@ -957,6 +957,48 @@ class TestUpkeep:
         await session.write(lambda tx: tx.write_shards([owned]))
         await maintained(database)
         assert [node.nonce for node in await session.read(lambda tx: tx.read_nodes())] == ["here", "owner"]
+
+    async def test_how_long_a_node_is_silent_goes_by_the_clock_of_the_store(
+        self, database: SqliteDatabase, session: Session
+    ) -> None:
+        hour_ms = DAY_MS // 24
+        for nonce, offset_ms, heard_ms in (
+            ("ahead", -3 * hour_ms, NOW - 2 * hour_ms),
+            ("behind", 3 * hour_ms, NOW - 1000),
+        ):
+            node = NodeInfo(
+                nonce=nonce,
+                node_id=nonce,
+                apps=frozenset(),
+                started_ms=0,
+                clock_offset_ms=offset_ms,
+                beat_ms=heard_ms - offset_ms,
+            )
+            await session.write(lambda tx, node=node: tx.write_node(node))  # type: ignore[misc]
+        await session.write(lambda tx: tx.set_drain("behind", asked=True))
+        await maintained(database)
+        (left,) = await session.read(lambda tx: tx.read_nodes())
+        assert (left.nonce, left.drain_asked) == ("behind", True)
+
+    async def test_an_app_that_fails_keeps_the_others_and_what_is_shared_from_nothing(
+        self, database: SqliteDatabase, session: Session
+    ) -> None:
+        await maintained(database, NOW - DAY_MS)  # MAIL, whose name comes first, has had its turn once
+        keys = await add(session, [new_row(OLD)])
+        await end(session, keys, OLD + 10)
+        await set_low(session, NOW)
+        await session.write(lambda tx: tx.write_verdicts({b"a" * 16: True}, NOW - DAY_MS))
+        node = NodeInfo(nonce="gone", node_id="gone", apps=frozenset(), started_ms=0)
+        await session.write(lambda tx: tx.write_node(node))
+        table = moved_table(MAIL)
+        await session.write(lambda tx: tx.cursor.execute(f"DROP TABLE {table}"))  # type: ignore[attr-defined]
+        for _ in range(2):
+            with pytest.raises(StoreBroken, match=f"{table}|vanish"):
+                await maintained(database)
+        assert await tables(session) == AHEAD | {DAILY.table(SMS, NOW // DAY_MS - 1)}
+        assert not await session.read(lambda tx: tx.read_jobs(SMS, keys))
+        assert not await session.read(lambda tx: tx.read_verdicts([b"a" * 16]))
+        assert not await session.read(lambda tx: tx.read_nodes())
 
     async def test_one_round_is_short_and_the_next_goes_on(
         self, database: SqliteDatabase, session: Session, monkeypatch: pytest.MonkeyPatch

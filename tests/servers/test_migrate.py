@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 from infinite_scheduler import Client, Job, NewJob, Scheduler
@@ -115,6 +117,21 @@ def test_it_makes_the_database_itself_only_when_asked(
     assert out.startswith("made the database ")
     code, out, _ = migrate(capsys, config, missing, "--days", "0", "--create")
     assert (code, out.startswith("nothing to do: ")) == (0, True)
+
+
+@pytest.mark.parametrize("missing", ["mariadb"], indirect=True)
+def test_no_connection_that_makes_the_database_waits_for_ever(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    connect = pymysql.connect
+
+    def noted(**arguments: Any) -> Any:
+        made.append((arguments.get("read_timeout"), arguments.get("write_timeout")))
+        return connect(**arguments)
+
+    monkeypatch.setattr(pymysql, "connect", noted)
+    assert server_driver(missing).create_database()
+    assert len(made) == 2
+    assert all(read and write for read, write in made)
 
 
 def test_a_wrong_password_is_not_taken_for_a_missing_database(

@@ -1,14 +1,17 @@
 """Tables that somebody drops by hand while a node works."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+import psycopg
+import pymysql
 import pytest
 
-from infinite_scheduler.errors import StoreBroken
+from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import JobId
 from infinite_scheduler.observe.events import StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.schema import SHARED, create_table
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
@@ -72,6 +75,47 @@ async def test_only_a_drop_that_the_database_was_not_told_of_is_an_alarm(rig: Ri
         with pytest.raises(StoreBroken, match="by somebody else"):
             link.write(body)
         assert link.write(body) == 0
+    link.close()
+
+
+def deadlock(_: Statements) -> None:
+    raise pymysql.err.OperationalError(pymysql.constants.ER.LOCK_DEADLOCK, "here")
+
+
+def serialization_failure(_: Statements) -> None:
+    raise psycopg.errors.SerializationFailure
+
+
+def repeat(tx: Statements) -> None:
+    for _ in range(2):
+        tx.cursor.execute("INSERT INTO scheduler_counters VALUES ('p', 'a', 1, 'x', 1)")  # type: ignore[attr-defined]
+
+
+def begin_anew(_: Statements) -> None:
+    raise RunAgain
+
+
+def miss(_: Statements) -> None:
+    raise TablesMissing({"work_lost": "SELECT 1"})
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (None, "a deadlock"),
+        (repeat, "a row that was there already"),
+        (begin_anew, "rows that others changed meanwhile"),
+        (miss, "tables that were made and are missing again: work_lost"),
+    ],
+    ids=["deadlock", "repeat", "begin_anew", "miss"],
+)
+async def test_a_transaction_that_is_given_up_says_why(
+    rig: Rig, url: str, body: Callable[[Statements], None] | None, why: str
+) -> None:
+    driver = server_driver(url)
+    link = Link(driver, TableMaker(driver, allowed=True), "p")
+    with pytest.raises(StoreUnavailable, match=f"given up after 12 tries, the last one because of {why}; nothing was"):
+        link.write(body or (deadlock if kind_of(url) == "mariadb" else serialization_failure))
     link.close()
 
 

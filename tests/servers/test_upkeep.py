@@ -1,14 +1,17 @@
 """Maintenance on database servers: retention drops whole tables, never one with a job that waits, and blocks nobody."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
+from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
 from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.base import AppInfo, Query, Upkeep
@@ -16,8 +19,10 @@ from infinite_scheduler.store.sql import door, upkeep
 from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.relational import ONCE
 from infinite_scheduler.store.sql.schema import create_job_table
+from infinite_scheduler.store.sql.server import mariadb, postgres
 from infinite_scheduler.store.sql.server import upkeep as server_upkeep
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import CHANGING, TableMaker
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY
@@ -25,7 +30,8 @@ from infinite_scheduler.store.sql.upkeep import VERDICT_MS
 from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
 from tests.integration import test_sqlite
 from tests.integration.test_sqlite import AHEAD, OLD, OLD_TABLE, WEEK_MS, end, set_low, tables
-from tests.services.databases import connect, execute
+from tests.servers import stage
+from tests.services.databases import connect, execute, kind_of
 
 pytestmark = pytest.mark.servers
 HOUR_MS = 3_600_000
@@ -438,6 +444,127 @@ async def test_a_maker_that_dies_between_a_table_and_its_announcement_hides_no_j
     await maintained(database)  # makes other tables, and announces them
     assert [job.key for job in await scan_all_rows(session, wanted)] == [row.key]
     assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+
+
+# Those who use a table while it is dropped
+
+WAITING = {
+    "mariadb": (
+        "SELECT COUNT(*) FROM information_schema.processlist"
+        " WHERE db = DATABASE() AND state = 'Waiting for table metadata lock'"
+    ),
+    "postgres": stage.WAITING["postgres"],
+}
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+@pytest.mark.parametrize("early", [True, False], ids=["looked before", "looked meanwhile"])
+async def test_whoever_waits_for_a_table_that_is_dropped_meets_no_error(
+    session: Session, url: str, early: bool, dropped: bool
+) -> None:
+    keys = await old_day(session)
+    driver = server_driver(url)
+    maker = TableMaker(driver, allowed=True)
+    link = Link(driver, maker, "p")
+    link.read(lambda tx: tx.read_jobs(SMS, keys))  # it knows what tables there are
+    looked, locked = threading.Event(), threading.Event()
+
+    def read(tx: Statements) -> list[bytes]:
+        if early:
+            assert tx.read_jobs(SMS, [new_row(NOW + 90 * DAY_MS).key]) == []
+        looked.set()
+        assert locked.wait(20)
+        return keys_of(tx.read_jobs(SMS, keys))
+
+    def safe(_: object) -> bool:
+        if not early:
+            readers.append(pool.submit(link.read, read))
+        locked.set()
+        waits_until(lambda: execute(url, WAITING[kind_of(url)]) == [(1,)])
+        return dropped
+
+    readers = []
+    with ThreadPoolExecutor(2) as pool:
+        if early:
+            readers.append(pool.submit(link.read, read))
+            assert looked.wait(20)
+        assert pool.submit(maker.drop, OLD_TABLE, safe).result(20) is dropped
+        assert sorted(readers[0].result(20)) == ([] if dropped else keys)
+    link.close()
+    assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+
+
+def waits_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def test_a_drop_that_does_not_come_about_leaves_nothing_behind(session: Session, url: str) -> None:
+    keys = await old_day(session)
+    maker = TableMaker(server_driver(url), allowed=True)
+
+    def fail(_: object) -> bool:
+        raise StoreUnavailable("not now")
+
+    user = connect(url)
+    with closing(user), closing(user.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT COUNT(*) FROM {OLD_TABLE}")
+        assert not maker.drop(OLD_TABLE, lambda _: True)
+        cursor.execute("COMMIT")
+    assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+    with pytest.raises(StoreUnavailable, match="not now"):
+        maker.drop(OLD_TABLE, fail)
+    assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+    assert sorted(await still_there(session, keys)) == keys
+    assert maker.drop(OLD_TABLE, lambda _: True)
+
+
+async def test_a_table_that_cannot_be_made_leaves_nothing_behind(session: Session, url: str) -> None:
+    maker = TableMaker(server_driver(url), allowed=True)
+    with pytest.raises(StoreBroken):
+        maker.make({"wrong": "CREATE nonsense"})
+    assert execute(url, "SELECT tables % 2 FROM scheduler_schema") == [(0,)]
+
+
+async def test_a_table_that_cannot_be_dropped_keeps_no_other(postgres_url: str) -> None:
+    database = await opened(postgres_url)
+    session = database.session("door")
+    info = AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW)
+    await session.write(lambda tx: tx.insert_app(info, NOW))
+    await old_day(session)
+    await end(session, await add(session, [new_row(OLD + DAY_MS // 2)]), OLD)
+    execute(postgres_url, f"CREATE VIEW mine AS SELECT id FROM {OLD_TABLE}")
+    with pytest.raises(StoreBroken, match=OLD_TABLE):
+        await maintained(database)
+    assert await tables(session) == AHEAD | {OLD_TABLE}
+    await database.close()
+
+
+async def test_what_is_known_of_a_table_goes_with_it_whoever_drops_it(
+    database: ServerDatabase, session: Session, url: str
+) -> None:
+    keys = await old_day(session)
+    await session.write(lambda tx: retry(tx, keys[0]))
+    await maintained(database)
+    assert [table.name for table in database._looks] == [OLD_TABLE]
+    assert TableMaker(server_driver(url), allowed=True).drop(OLD_TABLE, lambda _: True)
+    await maintained(database)
+    assert not database._looks
+
+
+async def test_who_waits_too_long_to_change_tables_is_told_for_whom(
+    session: Session, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = server_driver(url)
+    with closing(driver.connect()) as other:
+        driver.lock_tables(other.cursor())
+        monkeypatch.setattr(mariadb, "DDL_WAIT_S", 1)
+        monkeypatch.setattr(postgres, "DDL_WAIT_S", 1)
+        with pytest.raises(StoreUnavailable, match="another process changes tables for 1 s"):
+            TableMaker(driver, allowed=True).make({})
 
 
 async def test_a_batch_over_many_days_makes_all_its_tables_at_once(session: Session) -> None:

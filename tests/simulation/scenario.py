@@ -29,8 +29,8 @@ from tests.simulation.world import Process, World
 
 PLENTY = 64 << 20
 
-PEACE = 60.0
-"""After so many seconds without any disturbance everything must be settled."""
+PEACE = 120.0
+"""After so many seconds without any disturbance everything must be settled, suspects that are fired alone included."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -403,10 +403,14 @@ class Scenario:
             if not self._served():
                 self._start_node(sorted(self.apps))
             self.world.run(1.0)
-            pending = any(record.status == "pending" for record in self.server.tables["jobs"].values())
-            if not pending and not self.server.open:
-                break
-        self.world.run(0.5)
+            if self._at_rest():
+                self.world.run(1.0)  # a client whose answer was lost may ask again
+                if self._at_rest():
+                    break
+
+    def _at_rest(self) -> bool:
+        pending = any(record.status == "pending" for record in self.server.tables["jobs"].values())
+        return not pending and not self.server.open
 
     def _served(self) -> bool:
         """Does each app have a node that stays?"""

@@ -5,6 +5,7 @@ Rules whose absence shows in few seeds only are shown by interleavings, or by an
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,13 @@ def test_without_the_rule_a_promise_is_broken(name: str) -> None:
 def test_every_rule_is_tried() -> None:
     interleaved = {name for order in INTERLEAVINGS for name in order.rules}
     assert RULES.keys() == FOUND_IN.keys() | interleaved | NEEDED.keys()
+
+
+def test_the_page_names_the_rules_that_no_server_shows() -> None:
+    interleaved = {name for order in INTERLEAVINGS for name in order.rules}
+    page = (ROOT / "docs" / "concepts" / "line-protocol.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^Twelve more rules of a node's memory .*?:(.*?)\.", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", named)) == FOUND_IN.keys() - interleaved - NEEDED.keys()
 
 
 if __name__ == "__main__":

@@ -122,6 +122,11 @@ class WireSession(Session):
         """The rig closes the database."""
 
 
+def empty_database() -> Database:
+    """What the nodes of a rig share; tests on servers put another in its place."""
+    return SqliteDatabase(":memory:", inline=True)
+
+
 class Delivery(NamedTuple):
     node: str
     job: Job
@@ -274,7 +279,7 @@ class Rig:
     def __init__(self, *, patience_s: float = 0.0, shards: int = SHARDS, **settings: Any) -> None:
         self.clock = ManualClock()
         self.pump = Pump(self.clock, patience_s)
-        self.database = SqliteDatabase(":memory:", inline=True)
+        self.database = empty_database()
         self.dead: set[str] = set()
         self.nodes: list[Node] = []
         self.deliveries: list[Delivery] = []

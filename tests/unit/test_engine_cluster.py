@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
 from tests.unit.engine_rig import Node, Rig, rig
@@ -326,6 +327,108 @@ async def test_a_take_that_waits_for_a_lock_does_not_stop_the_heartbeats() -> No
         second.wire.lanes_go_on.set()
         await world.advance(2000)
         assert shares(second) == [4]
+
+
+# Heartbeats that fail
+
+
+class Heartbeats:
+    """Those of one node: they fail for as long as there is an error to fail with, and nothing else does."""
+
+    def __init__(self, node: Node) -> None:
+        self.error: SchedulerError | None = None
+        ownership: Any = node.engine._ownership
+        self._beat = ownership.beat
+        ownership.beat = self._answer
+
+    async def _answer(self, **kwargs: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return await self._beat(**kwargs)
+
+
+def heartbeat_events(node: Node) -> list[events.Event]:
+    kinds = events.HeartbeatFailing | events.HeartbeatBack | events.LeaseLapsed | events.LeaseRenewed
+    return [event for event in node.told if isinstance(event, kinds)]
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["it owns shards", "it is drained"])
+async def test_an_outage_of_heartbeats_is_told_once_with_its_cause_and_once_when_it_is_over(idle: bool) -> None:
+    async with rig() as world:
+        node = await world.node("n1").app().start()
+        if idle:
+            await world.client.drain("n1", draining=True)
+        await world.advance(5000)
+        assert shares(node) == [0 if idle else 4]
+        assert heartbeat_events(node) == []
+        heartbeats = Heartbeats(node)
+        heartbeats.error = StoreBroken("no table scheduler_nodes")
+        await world.advance(5000)
+        told = [events.HeartbeatFailing(error="StoreBroken: no table scheduler_nodes")]
+        assert heartbeat_events(node) == told, "the lease goes on for a while"
+        heartbeats.error = StoreUnavailable("no connection is free")
+        await world.advance(15_000)
+        (lapsed,) = node.told_of(events.LeaseLapsed)
+        assert lapsed.error == "StoreUnavailable: no connection is free", "the last cause, not the first"
+        assert heartbeat_events(node) == [*told, lapsed]
+        heartbeats.error = None
+        await world.advance(5000)
+        (back,) = node.told_of(events.HeartbeatBack)
+        assert 20_000 - 2000 <= back.failing_ms <= 20_000 + 2000
+        assert heartbeat_events(node) == [*told, lapsed, events.LeaseRenewed(), back]
+        heartbeats.error = StoreUnavailable("away again")
+        await world.advance(2000)
+        assert heartbeat_events(node)[-1] == events.HeartbeatFailing(error="StoreUnavailable: away again")
+        assert not node.told_of(events.StoreAway), "only heartbeats fail"
+
+
+async def test_a_node_that_owns_nothing_tells_that_the_store_is_away_and_when_its_lease_lapses() -> None:
+    async with rig() as world:
+        await world.node("n1").app().start()
+        idle = await world.node("n2").app().start()
+        await world.client.drain("n2", draining=True)
+        await world.advance(10_000)
+        assert shares(idle) == [0]
+        idle.wire.away = True
+        await world.advance(12_000)
+        (failing,) = idle.told_of(events.HeartbeatFailing)
+        (lapsed,) = idle.told_of(events.LeaseLapsed)
+        assert failing.error == lapsed.error == "StoreUnavailable: the wire is cut"
+        assert lapsed.silent_ms < 12_000, "it is told when it happens, not when somebody asks"
+
+
+async def test_a_first_heartbeat_that_fails_is_told() -> None:
+    async with rig() as world:
+        node = world.node("n1").app()
+        store: Any = node.store
+        register = store.register
+
+        async def cut_after_it(*args: Any) -> None:
+            await register(*args)
+            node.wire.away = True
+
+        store.register = cut_after_it
+        await node.start()
+        await world.advance(20_000)
+        assert heartbeat_events(node) == [events.HeartbeatFailing(error="StoreUnavailable: the wire is cut")]
+        node.wire.away = False
+        await world.advance(3000)
+        assert [type(event) for event in heartbeat_events(node)] == [events.HeartbeatFailing, events.HeartbeatBack]
+        assert shares(node) == [4]
+
+
+async def test_a_lapse_without_a_failed_heartbeat_names_no_cause() -> None:
+    async with rig() as world:
+        node = await world.node("n1").app().start()
+        heartbeats = Heartbeats(node)
+        heartbeats.error = StoreUnavailable("away")
+        await world.advance(2000)
+        heartbeats.error = None
+        await world.advance(2000)
+        world.clock.advance(12_000)  # as for a process that was frozen
+        await world.advance(1000)
+        (lapsed,) = node.told_of(events.LeaseLapsed)
+        assert lapsed.error is None
 
 
 async def test_while_a_take_is_under_way_no_other_is_begun() -> None:

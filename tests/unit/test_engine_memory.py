@@ -1,5 +1,6 @@
 """Memory is bounded in bytes whatever way jobs come in, and within it no priority starves."""
 
+import asyncio
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -183,3 +184,114 @@ async def test_large_jobs_are_read_ahead_before_memory_is_empty() -> None:
         node = await world.node().app().start()
         await world.advance(9000)
         assert node.engine.bytes_held > 15 * MIB, "more than one page is held"
+
+
+# What is not held any more
+
+
+def queued(node: Node) -> int:
+    """How many jobs of the app wait in the queues of the node, suspects among them."""
+    waiting = [level.waiting["mail"] for level in node.engine._quarantine._levels.values()]
+    return sum(map(len, [node.engine.desks["mail"]._ready, *waiting]))
+
+
+def held(node: Node) -> int:
+    return sum(len(tenure.held) for tenure in node.tenures)
+
+
+async def load_again(world: Rig, node: Node, *, times: int) -> None:
+    """Let all shards be loaded again, so often."""
+    for _ in range(times):
+        node.lane.doubt(list(node.lane.tenures), "a write to the store had no answer")
+        assert queued(node) == 0
+        await world.advance(1000)
+
+
+async def test_a_paused_app_that_is_loaded_again_and_again_keeps_each_job_once() -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        await world.client.pause("mail", paused=True)
+        await world.advance(5000)
+        accepted = await world.spread([0] * 300)
+        await world.advance(1000)
+        await load_again(world, node, times=8)
+        assert queued(node) == held(node) == 300
+        await world.client.pause("mail", paused=False)
+        await world.advance(5000)
+        assert world.times() == {a.key: 1 for a in accepted}
+
+
+async def test_jobs_behind_handlers_that_take_long_are_kept_once_however_often_they_are_loaded() -> None:
+    async with rig() as world:
+        done = asyncio.Event()
+
+        async def slow(job: Job) -> None:
+            del job
+            await done.wait()
+
+        node = await world.node().app(function=slow, concurrency=2).start()
+        accepted = await world.spread([0] * 300)
+        await world.advance(1000)
+        await load_again(world, node, times=8)
+        assert queued(node) == held(node) == 298
+        done.set()
+        await world.advance(5000)
+        assert world.times() == {a.key: 1 for a in accepted}
+
+
+async def test_suspects_of_a_paused_app_are_kept_once_however_often_they_are_loaded() -> None:
+    async with rig() as world:
+        first = await world.node().app().start()
+        await world.client.pause("mail", paused=True)
+        await world.advance(5000)
+        accepted = await world.spread([0] * 300)
+        await first.crash()
+        node = await world.node("n2").app().start()
+        await world.advance(1000)
+        assert sum(len(tenure.detained) for tenure in node.tenures) == 300
+        await load_again(world, node, times=8)
+        assert queued(node) == held(node) == 300
+        await world.client.pause("mail", paused=False)
+        await world.advance(10_000)
+        assert world.times() == {a.key: 1 for a in accepted}
+
+
+@pytest.mark.parametrize("suspects", [False, True])
+async def test_jobs_of_a_paused_app_that_are_moved_again_and_again_leave_little_behind(suspects: bool) -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        await world.client.pause("mail", paused=True)
+        await world.advance(5000)
+        accepted = await world.spread([0] * 20)
+        await world.advance(1000)
+        if suspects:
+            await node.crash()
+            node = await world.node("n2").app().start()
+            await world.advance(1000)
+        for _ in range(8):
+            for a in accepted:
+                moved = world.change(Change.RESCHEDULE, a, due_ms=world.now)
+                assert (await world.run(moved)).granted
+            await world.advance(1000)
+            assert held(node) == 20
+            assert queued(node) <= 2 * 20 + 1
+        for a in accepted:
+            assert (await world.run(world.change(Change.CANCEL, a))).granted
+        await world.advance(1000)
+        assert queued(node) == 0
+        assert node.engine.oldest_overdue_ms() == 0
+
+
+async def test_a_node_that_is_drained_has_nothing_overdue() -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        await world.client.pause("mail", paused=True)
+        await world.advance(5000)
+        await world.spread([0] * 50)
+        await world.advance(5000)
+        assert node.engine.oldest_overdue_ms() >= 5000
+        await world.client.drain("n1", draining=True)
+        await world.advance(10_000)
+        assert node.engine.shards_owned == 0
+        assert node.engine.oldest_overdue_ms() == 0
+        assert queued(node) == 0

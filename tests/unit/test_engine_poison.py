@@ -472,6 +472,20 @@ async def test_suspects_are_fired_alone_when_the_others_have_ended() -> None:
         assert fired == ["sms"] * 300 + ["mail"]
 
 
+async def test_suspects_are_alone_one_after_the_other_without_a_rest_when_nobody_else_waits() -> None:
+    async with rig() as world:
+        suspected = await alone(world, *"abcdefgh")
+        later = await world.add(*range(100_000, 200_000, 1000))
+
+        async def take(job: Job) -> None:
+            await sleep(world.clock, 1000)
+
+        await world.node("n").app(function=take).start()
+        await world.advance(20_000)
+        assert await world.statuses(suspected) == {Status.DONE: 8}
+        assert await world.statuses(later) == {Status.PENDING: len(later)}
+
+
 async def test_a_suspect_that_hangs_alone_stops_the_others_for_one_watch_only() -> None:
     async with rig() as world:
         (suspected,) = await alone(world, "hang")

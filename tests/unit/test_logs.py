@@ -70,7 +70,9 @@ EVERY: list[events.Event] = [
     events.Early(app="shop", count=1),
     events.StoreAway(error="refused", kept=2),
     events.StoreBack(away_ms=100),
-    events.LeaseLapsed(silent_ms=11_000),
+    events.HeartbeatFailing(error="refused"),
+    events.HeartbeatBack(failing_ms=100),
+    events.LeaseLapsed(silent_ms=11_000, error="refused"),
     events.LeaseRenewed(),
     events.DrainCalledOff(shards=[Shard("shop", 1)]),
     events.SuspectsFound(app="shop", count=30, batch=30),
@@ -109,6 +111,23 @@ class TestLogWriter:
         LogWriter()(failed)
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith("Job j-1, attempt 2: ValueError: forged")
+
+    @pytest.mark.parametrize(
+        ("event", "ending"),
+        [
+            (events.HeartbeatFailing(error="refused"), "for too long. refused"),
+            (events.LeaseLapsed(silent_ms=10_400, error="refused"), "after 10.4 s without a heartbeat: refused"),
+            (events.LeaseLapsed(silent_ms=10_400), "after 10.4 s without a heartbeat."),
+        ],
+    )
+    def test_a_program_without_logging_is_told_why_heartbeats_fail(
+        self, event: events.Event, ending: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        LogWriter()(event)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(ending)
 
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)
     def test_every_event_is_written_with_its_fields(self, event: events.Event, written: Written) -> None:

@@ -141,3 +141,73 @@ def test_a_herd_that_is_popped_while_it_grows_keeps_no_consumed_places() -> None
         assert queue.pop() == number - 10_000
     assert len(queue) == 10_001
     assert len(queue._lanes[Priority.LOW]._aside._buckets[5]) <= 20_000
+
+
+@settings(max_examples=300)
+@given(st.lists(PUSHES | st.just("pop") | st.integers(1, 4)) | st.lists(FEW_DUES | st.just("pop") | st.integers(1, 4)))
+def test_what_is_retained_comes_out_as_if_the_others_had_never_come(
+    steps: list[tuple[Priority, int] | str | int],
+) -> None:
+    queue: PriorityQueue[Item] = PriorityQueue()
+    held: list[Item] = []
+    for number, step in enumerate(steps):
+        match step:
+            case (priority, due_ms):
+                queue.push(priority, due_ms, (priority, due_ms, number))
+                held.append((priority, due_ms, number))
+            case int():
+                held = [item for item in held if item[2] % step != 0]
+                queue.retain(held.__contains__)
+            case str():
+                if held:
+                    item = queue.pop()
+                    assert item == min(other for other in held if other[0] == item[0])
+                    held.remove(item)
+        assert [queue.waiting(p) for p in Priority] == [sum(other[0] == p for other in held) for p in Priority]
+        assert queue.peek_due_ms() == min((due_ms for _, due_ms, _ in held), default=None)
+
+
+def test_a_priority_of_which_nothing_is_retained_waits_anew_for_its_turn() -> None:
+    queue = queue_of("L1 N1 " + " ".join(f"H{n}" for n in range(20)))
+    for _ in range(TURNS):
+        assert queue.pop().startswith("H")
+    queue.retain(lambda item: item.startswith("H"))
+    queue.push(Priority.LOW, 1, "L1")
+    queue.push(Priority.NORMAL, 1, "N1")
+    assert queue.pop() == "H8"
+
+
+def test_what_is_outdated_is_dropped_once_it_may_be_half_of_the_queue() -> None:
+    queue = queue_of(" ".join(f"N{n}" for n in range(10)))
+    wanted = {f"N{n}" for n in range(6, 10)}
+    queue.outdate(5, wanted.__contains__)
+    assert len(queue) == 10
+    queue.outdate(1, wanted.__contains__)
+    assert len(queue) == 4
+    queue.outdate(1, wanted.__contains__)
+    queue.outdate(1, set[str]().__contains__)
+    assert len(queue) == 4, "those that are dropped already do not count"
+    for _ in range(2):
+        queue.pop()
+    queue.outdate(0, set[str]().__contains__)
+    assert len(queue) == 0
+
+
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_a_queue_without_a_wanted_item_is_empty_however_they_were_outdated(count: int, portion: int) -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+    wanted = set(range(count))
+    for number in range(count):
+        queue.push(Priority.NORMAL, number, number)
+    looks = 0
+
+    def look(item: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return item in wanted
+
+    for start in range(0, count, portion):
+        wanted -= set(range(start, start + portion))
+        queue.outdate(min(portion, count - start), look)
+    assert len(queue) == 0
+    assert looks <= 2 * count

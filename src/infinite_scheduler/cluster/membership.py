@@ -56,6 +56,8 @@ class Renewal(Protocol):
 
     def renewed(self, asked_ms: int) -> bool: ...
 
+    def missed(self, error: Exception) -> None: ...
+
 
 class Reference(Protocol):
     """The store's clock beside this machine's."""
@@ -114,7 +116,8 @@ class Membership:
             self._stir.clear()
             try:
                 await self.look()
-            except SchedulerError:
+            except SchedulerError as error:
+                self._lease.missed(error)
                 self._looked_ms = None  # silence of the store says nothing about the others
             await wait(self._clock, self._stir, self._pause_ms())
 

@@ -49,6 +49,9 @@ Sink = Callable[[Tenure, Settlement], None]
 Detain = Callable[[Job, Tenure], None]
 """Takes a job that may have ended a process, to be fired with care."""
 
+Release = Callable[[str, int], None]
+"""Hears that so many jobs of an app are not held any more, detained ones perhaps among them."""
+
 
 class Desk:
     """One app's due jobs on their way to the handler: by priority, then due time, within the app's concurrency."""
@@ -61,6 +64,7 @@ class Desk:
         self.paused = False
         self.sink: Sink = _unwired
         self.detain: Detain = _unwired
+        self.release: Release = _unwired
         self._plan = plan
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -121,14 +125,26 @@ class Desk:
         by, due_ms = job.priority, job.due_ms
         owed = self._ready.waiting(by) < share and due_ms <= self._gate.now_ms()
         while (last := self._ready.drop_last(by, share, owed=owed)) is not None:
-            tenure = self.tenures.get(last.shard)
-            if tenure is None or tenure.held.get(last.key) is not last:
+            if not self._holds(last):
                 continue
             if last.priority is not by or last.due_ms > due_ms:
                 return last
             self._ready.push(by, last.due_ms, last)
             return None
         return None
+
+    def dropped(self, count: int) -> None:
+        """So many jobs that waited here, not on the wheel, are held by no reign any more.
+
+        Nothing is handed over while the app is paused or all places are taken, so they cannot wait for their turn.
+        """
+        self._ready.outdate(count, self._holds)
+        self.release(self.app, count)
+
+    def _holds(self, job: Job) -> bool:
+        """Is this very job held by a reign?"""
+        tenure = self.tenures.get(job.shard)
+        return tenure is not None and tenure.held.get(job.key) is job
 
     def oldest_waiting_ms(self) -> int | None:
         """The due moment of the oldest job that waits here, or an earlier one."""

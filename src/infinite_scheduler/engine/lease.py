@@ -2,7 +2,8 @@
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.moment import Agreed
-from infinite_scheduler.observe.events import LeaseLapsed, LeaseRenewed, Observer
+from infinite_scheduler.engine.settle import describe
+from infinite_scheduler.observe.events import HeartbeatBack, HeartbeatFailing, LeaseLapsed, LeaseRenewed, Observer
 
 
 class Lease:
@@ -13,6 +14,8 @@ class Lease:
         self._lease_ms = lease_ms
         self._tell = tell
         self._renewed_ms: int | None = None
+        self._failing_since_ms: int | None = None
+        self._error: str | None = None  # of the last heartbeat, if it failed
         self.lapsed = False
 
     def renewed(self, asked_ms: int) -> bool:
@@ -22,7 +25,21 @@ class Lease:
             self._tell(LeaseRenewed())
         self._renewed_ms = asked_ms
         self.lapsed = False
+        self._heartbeat_back()
         return had_lapsed
+
+    def missed(self, error: Exception) -> None:
+        """A heartbeat failed: told when that begins, and as the cause if the lease lapses."""
+        self._error = describe(error)
+        if self._failing_since_ms is None:
+            self._failing_since_ms = self._clock.steady_ms()
+            self._tell(HeartbeatFailing(error=self._error))
+        self.valid()  # on a node that hands nothing over nobody else asks
+
+    def _heartbeat_back(self) -> None:
+        if self._failing_since_ms is not None:
+            self._tell(HeartbeatBack(failing_ms=self._clock.steady_ms() - self._failing_since_ms))
+            self._failing_since_ms = self._error = None
 
     def valid(self) -> bool:
         """Is the last renewal recent enough? Once it is not, it takes a new one to be valid again."""
@@ -31,7 +48,7 @@ class Lease:
         silent_ms = self._clock.steady_ms() - self._renewed_ms
         if silent_ms >= self._lease_ms and not self.lapsed:
             self.lapsed = True
-            self._tell(LeaseLapsed(silent_ms=silent_ms))
+            self._tell(LeaseLapsed(silent_ms=silent_ms, error=self._error))
         return not self.lapsed
 
 

@@ -95,7 +95,8 @@ class Engine:
         )
         self._alarm = asyncio.Event()
         for desk in self.desks.values():
-            desk.sink, desk.detain, desk.alarm = self._sink, self._quarantine.detain, self._alarm.set
+            desk.sink, desk.alarm = self._sink, self._alarm.set
+            desk.detain, desk.release = self._quarantine.detain, self._quarantine.release
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 

@@ -87,6 +87,7 @@ class Quarantine:
         self._watches = 0  # so many it has outlived before
         self._shut_ms = 0
         self._watched_until_ms = 0
+        self._opened_ms = 0
         self._rest_until_ms = 0
         self._in_the_way: list[Flight] = []  # in flight when the gate opened last: until they end nobody can be alone
         self._patience_ms = PATIENCE_MS
@@ -100,6 +101,11 @@ class Quarantine:
             return
         self._levels[_next_size(size)].wait(job)
         self._stir.set()
+
+    def release(self, app: str, count: int) -> None:
+        """So many jobs of an app are not held any more; those that wait here can be forgotten."""
+        for level in self._levels.values():
+            level.waiting[app].outdate(count, self._holds)
 
     async def run(self) -> None:
         """Keep the windows full; one is fired alone when they are empty, as most jobs are innocent."""
@@ -165,6 +171,9 @@ class Quarantine:
         tenure = self._desks[job.app].tenures.get(job.shard)
         return tenure if tenure is not None and tenure.detained.get(job.key) is job else None
 
+    def _holds(self, job: Job) -> bool:
+        return self._tenure(job) is not None
+
     async def _fire(self, level: Level, batch: Sequence[Job]) -> None:
         try:
             marked = await self._mark(batch, level.size)
@@ -194,9 +203,8 @@ class Quarantine:
 
     async def _fire_one_alone(self) -> bool:
         """From its mark until it has ended or outlived a watch nothing else is in flight: nobody else is charged."""
-        resting = self._clock.steady_ms() < self._rest_until_ms
         if (
-            resting
+            self._resting()
             or any(map(self._flies, self._in_the_way))
             or any(level.under_way for level in self._levels.values())
         ):
@@ -212,6 +220,18 @@ class Quarantine:
             return True
         return False
 
+    def _resting(self) -> bool:
+        """Must others have their time first? Who shut the gate for a moment only need not rest if nobody else waits."""
+        now_ms = self._clock.steady_ms()
+        if now_ms >= self._rest_until_ms:
+            return False
+        briefly = self._rest_until_ms - self._opened_ms <= REST * PATIENCE_MS
+        return not briefly or any(map(self._has_others, self._desks.values()))
+
+    def _has_others(self, desk: Desk) -> bool:
+        due_ms = desk.oldest_waiting_ms()
+        return bool(desk.flights) or (due_ms is not None and due_ms <= self._gate.now_ms())
+
     def _shut_for(self, job: Job) -> None:
         tenure = self._tenure(job)
         self._watches = max(0, ALONE - tenure.suspects.get(job.key, ALONE)) if tenure else 0
@@ -221,6 +241,7 @@ class Quarantine:
 
     def _open(self) -> None:
         now_ms = self._clock.steady_ms()
+        self._opened_ms = now_ms
         self._rest_until_ms = now_ms + REST * (now_ms - self._shut_ms)
         self._in_the_way = [flight for desk in self._desks.values() for flight in desk.flights.values()]
         self._alone = None

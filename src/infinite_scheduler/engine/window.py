@@ -57,12 +57,15 @@ class Window:
 
     def forget(self, tenure: Tenure) -> None:
         """Drop what is not handed over; it will be read again."""
+        elsewhere = 0
         for job in tenure.held.values():
-            self.desk.wheel.remove(job.key)
+            if self.desk.wheel.remove(job.key) is None:
+                elsewhere += 1
             self._budget.give(self.app, job.size)
         tenure.held.clear()
         tenure.parked.clear()
         tenure.detained.clear()
+        self.desk.dropped(elsewhere)
 
     # Taking jobs in
 
@@ -111,7 +114,7 @@ class Window:
         return tenure
 
     def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
-        """Take a held job off the wheel, so that it cannot fire while its change is decided.
+        """Take a held job off its wheel or queue, so that it cannot fire while its change is decided.
 
         Returns a copy: should it be put back, what a queue still has of it stays stale.
         """
@@ -119,7 +122,8 @@ class Window:
         tenure.detained.pop(key, None)
         if job is None:
             return None
-        self.desk.wheel.remove(key)
+        if self.desk.wheel.remove(key) is None:
+            self.desk.dropped(1)
         self._budget.give(self.app, job.size)
         return copy(job)
 

@@ -102,10 +102,23 @@ class StoreBack(Event, frozen=True, kw_only=True):
     away_ms: int
 
 
+class HeartbeatFailing(Event, frozen=True, kw_only=True):
+    """This node's heartbeats begin to fail; they are tried again until they work."""
+
+    error: str
+
+
+class HeartbeatBack(Event, frozen=True, kw_only=True):
+    """A heartbeat took place again."""
+
+    failing_ms: int
+
+
 class LeaseLapsed(Event, frozen=True, kw_only=True):
     """This node could not renew its lease in time and stops handing over."""
 
     silent_ms: int
+    error: str | None = None  # of the last heartbeat that failed; None: none did, so there was none or it still waits
 
 
 class LeaseRenewed(Event, frozen=True, kw_only=True):

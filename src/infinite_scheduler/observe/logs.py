@@ -65,6 +65,12 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "The store does not answer. Nothing is lost: outcomes are kept, and jobs will be late.",
     ),
     events.StoreBack: Line("store", logging.INFO, "The store answers again."),
+    events.HeartbeatFailing: Line(
+        "cluster",
+        logging.WARNING,
+        "The heartbeat of this node failed; it is tried again, and others may take over if it fails for too long.",
+    ),
+    events.HeartbeatBack: Line("cluster", logging.INFO, "The heartbeat of this node works again."),
     events.LeaseLapsed: Line(
         "cluster",
         logging.WARNING,
@@ -166,8 +172,11 @@ def _detail(event: Event) -> str:
     match event:
         case events.AttemptFailed():
             detail = f" Job {event.job_id}, attempt {event.attempt}: {event.error}"
-        case events.TaskFailed() | events.StoreAway():
+        case events.TaskFailed() | events.StoreAway() | events.HeartbeatFailing():
             detail = f" {event.error}"
+        case events.LeaseLapsed():
+            why = f": {event.error}" if event.error is not None else "."
+            detail = f" It lapsed after {event.silent_ms / 1000:.1f} s without a heartbeat{why}"
         case events.OrphanApp():
             detail = f" App {event.app}."
         case events.ClockOff():

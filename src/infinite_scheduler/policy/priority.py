@@ -1,6 +1,7 @@
 """The queue of what is due: high before normal before low, and nobody waits for ever."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from infinite_scheduler.model import Priority
@@ -23,13 +24,14 @@ class PriorityQueue(Generic[T]):
     While an item of a lower priority waits, at most `TURNS` in a row are taken from higher ones.
     """
 
-    __slots__ = ("_lanes", "_low_passed", "_normal_passed")
+    __slots__ = ("_lanes", "_low_passed", "_normal_passed", "_outdated")
 
     def __init__(self) -> None:
         self._lanes: tuple[_Lane[T], _Lane[T], _Lane[T]] = (_Lane(), _Lane(), _Lane())
         # Takes from higher priorities while this one waited, since it was served last.
         self._normal_passed = 0
         self._low_passed = 0
+        self._outdated = 0  # so many at most, since they were last dropped
 
     def __len__(self) -> int:
         high, normal, low = self._lanes
@@ -92,12 +94,33 @@ class PriorityQueue(Generic[T]):
         return self._drop_last_of(by) if self._lanes[by].size else None
 
     def _drop_last_of(self, priority: Priority) -> T:
-        lane = self._lanes[priority]
-        item = lane.drop_last()
-        if not lane.size:
-            self._low_passed = 0 if priority is Priority.LOW else self._low_passed
-            self._normal_passed = 0 if priority is Priority.NORMAL else self._normal_passed
+        item = self._lanes[priority].drop_last()
+        self._forget_turns()
         return item
+
+    def outdate(self, count: int, wanted: Callable[[T], bool]) -> None:
+        """Up to `count` more items are not wanted any more: drop all such items once they may be half of the queue.
+
+        So a call costs the same for each item that it counts, and a queue without a wanted item is empty.
+        """
+        self._outdated += count
+        if 2 * self._outdated > len(self):
+            self.retain(wanted)
+
+    def retain(self, wanted: Callable[[T], bool]) -> None:
+        """Drop what is not wanted; the others keep their order."""
+        for lane in self._lanes:
+            lane.retain(wanted)
+        self._forget_turns()
+        self._outdated = 0
+
+    def _forget_turns(self) -> None:
+        """A priority of which nothing is left waits anew for its turn."""
+        _, normal, low = self._lanes
+        if not normal.size:
+            self._normal_passed = 0
+        if not low.size:
+            self._low_passed = 0
 
 
 class _Lane(Generic[T]):
@@ -154,6 +177,11 @@ class _Lane(Generic[T]):
             return self._aside.drop_last(aside)
         return run.pop()[1]
 
+    def retain(self, wanted: Callable[[T], bool]) -> None:
+        """Drop what is not wanted."""
+        self._run = deque(entry for entry in self._run if wanted(entry[1]))
+        self.size = len(self._run) + self._aside.retain(wanted)
+
 
 class _Aside(Generic[T]):
     """Items in any order of arrival, in one list a due millisecond."""
@@ -197,6 +225,16 @@ class _Aside(Generic[T]):
         if len(bucket) == self._consumed.get(moment, 0):
             self._forget(moment)
         return item
+
+    def retain(self, wanted: Callable[[T], bool]) -> int:
+        """Drop what is not wanted. Returns how many items are left."""
+        left = 0
+        for moment, bucket in list(self._buckets.items()):
+            bucket[:] = [item for item in bucket[self._consumed.pop(moment, 0) :] if wanted(item)]
+            left += len(bucket)
+            if not bucket:
+                self._forget(moment)
+        return left
 
     def _forget(self, moment: int) -> None:
         """Drop a moment that has no item left."""

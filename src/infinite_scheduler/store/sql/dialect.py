@@ -88,6 +88,9 @@ class Dialect(ABC):
     streams: bool = True
     """Does the driver hand rows over one by one? Otherwise it keeps the whole answer in memory before the first."""
 
+    copies: bool = False
+    """Is `insert_new`, which may refuse a repeat, much quicker than `insert_many`?"""
+
     by_key: str = ""
     """What tells the database to go by the primary key, should it think of reading a small table from end to end."""
 
@@ -154,11 +157,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def readable_id(self, name: str, source: str) -> str:
-        """A column that shows the key `source` as people see it, and takes no space."""
+        """A column that shows the key `source` as people see it, computed by the database."""
 
     @abstractmethod
     def readable_time(self, name: str, source: str) -> str:
-        """A column that shows the milliseconds in `source` as a time in UTC, and takes no space."""
+        """A column that shows the milliseconds in `source` as a time in UTC, computed by the database."""
 
     @abstractmethod
     def has_tag(self) -> str:

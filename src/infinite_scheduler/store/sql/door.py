@@ -31,11 +31,9 @@ def insert(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
     fresh, repeats = claim_keys(tx, chunks)
     for app, rows in by_app(fresh).items():
         tx.insert_jobs(app, rows)
-    wakes = [
-        wake(shard, early)
-        for shard, rows in fresh.items()
-        if (early := [row.key for row in rows if row.key < start_of(shards[shard].line_ms)])
-    ]
+    lines = {shard: start_of(shards[shard].line_ms) for shard in fresh}
+    early = {shard: [row.key for row in rows if row.key < lines[shard]] for shard, rows in fresh.items()}
+    wakes = [wake(shard, keys) for shard, keys in early.items() if keys]
     tx.insert_requests(wakes)
     count_accepted(tx, fresh, now_ms)
     return Inserted(repeats=repeats, woken=frozenset(q.shard for q in wakes))
@@ -96,7 +94,10 @@ def _key(row: NewRow) -> bytes:
 
 def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
     """Count what became a row."""
-    tx.add_counts({(app, "accepted"): len(rows) for app, rows in by_app(chunks).items()}, now_ms)
+    counts: dict[tuple[str, str], int] = {}
+    for shard, rows in chunks.items():
+        counts[shard.app, "accepted"] = counts.get((shard.app, "accepted"), 0) + len(rows)
+    tx.add_counts(counts, now_ms)
 
 
 def wake(shard: Shard, keys: Sequence[bytes]) -> Request:

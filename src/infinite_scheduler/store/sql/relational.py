@@ -71,6 +71,9 @@ class SqlStatements(Scans, ClusterRows):
             for row in rows
             if row.spec.idempotency_key is not None
         )
+        if self._dialect.copies and self._bold:
+            self._dialect.insert_new(self._cursor, KEYS_TABLE, KEY, claims)
+            return {}
         if not claims or self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) == len(claims):
             return {}
         wanted = {(key, id_) for _, key, id_, _, _ in claims}

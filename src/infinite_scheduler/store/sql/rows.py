@@ -17,6 +17,10 @@ IN_LIST = 256
 """The longest list of keys in one statement: far below every database's limit, and few distinct texts for its cache."""
 
 
+CAREFUL = 50
+"""After a repeated row so many bodies expect others: whoever repeats once often does so again."""
+
+
 class RunAgain(Exception):
     """The transaction must be rolled back and its body run again."""
 
@@ -32,6 +36,9 @@ class TablesMissing(Exception):
 class Rows(Statements):
     """The ground of the statements over one connection, one transaction at a time."""
 
+    runs_again: bool = False
+    """Is a body run again after a row that was there already? Not in a transaction of the user's own."""
+
     def __init__(self, cursor: Cursor, dialect: Dialect, process: str) -> None:
         self._cursor = cursor
         self._dialect = dialect
@@ -39,10 +46,12 @@ class Rows(Statements):
         self._catalog = Catalog(dialect)
         self._shapes: dict[str, tuple[int, Span]] = {}
         self._row_by_row = False
+        self._careful = 0  # bodies from now on that expect repeated rows
 
     def start(self) -> None:
         """A body is about to run for the first time."""
         self._row_by_row = False
+        self._careful = max(0, self._careful - 1)
 
     def begin(self) -> None:
         """A transaction has begun."""
@@ -65,6 +74,12 @@ class Rows(Statements):
     def go_slowly(self) -> None:
         """A bulk statement failed because of a single row: from now on row by row, to the end of this body."""
         self._row_by_row = True
+        self._careful = CAREFUL
+
+    @property
+    def _bold(self) -> bool:
+        """May a statement fail because of a row that is there already? The body would be run again, slowly."""
+        return self.runs_again and not self._careful
 
     @property
     def cursor(self) -> Cursor:

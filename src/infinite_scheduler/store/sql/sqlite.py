@@ -155,10 +155,11 @@ class SqliteDatabase(Database):
             retention_ms=retention_ms,
             idempotency_ms=idempotency_ms,
         )
-        done = await keeper.run()
-        if self._locks:
-            self._locks.sweep(await keeper.nonces())
-        return done
+        try:
+            return await keeper.run()
+        finally:
+            if self._locks:
+                self._locks.sweep(await keeper.nonces())
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         return self._locks.free(node.nonce for node in nodes) if self._locks else frozenset()

@@ -1,8 +1,10 @@
 """Maintenance of a SQL store: tables ahead, retention, small tables kept small; in slices that never hold the lane."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar, cast
 
+from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import DAY_MS, start_of
 from infinite_scheduler.store.base import AppInfo, Upkeep
 from infinite_scheduler.store.sql.rows import in_chunks
@@ -55,17 +57,22 @@ class Keeper:
         self._old_keys_ms = now_ms - idempotency_ms
         self._slices = SLICES
         self._pruned = 0
+        self._failed: SchedulerError | None = None  # what went wrong first
 
     async def run(self) -> Upkeep:
-        """Do what is due, at most a short while."""
+        """Do what is due, at most a short while. What fails is raised at the end, when all else has had its turn."""
         made: list[str] = []
         dropped: list[str] = []
         for info in await self._reader.read(lambda tx: tx.read_apps()):
             self._slices = SLICES
-            made += await self._make_tables(info.name)
-            dropped += await self._retire(info)
-            await self._prune_later(info.name)
-            await self._prune_entries(info.name)
+            with self._going_on():
+                made += await self._make_tables(info.name)
+            with self._going_on():
+                dropped += await self._retire(info)
+            with self._going_on():
+                await self._prune_later(info.name)
+            with self._going_on():
+                await self._prune_entries(info.name)
         for step in (
             self._prune_attempts,
             self._prune_keys,
@@ -74,12 +81,23 @@ class Keeper:
             self._forget_nodes,
         ):
             self._slices = SLICES
-            await step()
+            with self._going_on():
+                await step()
+        if self._failed is not None:
+            raise self._failed
         return Upkeep(tables_made=tuple(made), tables_dropped=tuple(dropped), rows_pruned=self._pruned)
 
     async def nonces(self) -> frozenset[str]:
         """The nonces that are still named somewhere."""
         return await self._read(lambda tx: tx.known_nonces())
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """A part of the round: if it fails, that is remembered, and the round goes on."""
+        try:
+            yield
+        except SchedulerError as error:
+            self._failed = self._failed or error
 
     async def _write(self, step: Callable[[UpkeepRows], T]) -> T:
         return await self._session.write(cast("Body[T]", step))
@@ -95,9 +113,10 @@ class Keeper:
         app, dropped = info.name, []
         for period in await self._read(lambda tx: tx.old_periods(app, self._old_ms)):
             table = span_of(info.span).table(app, period)
-            await self._prune_jobs(table, LAST)
-            if await self._write(lambda tx, at=period: tx.drop_period(app, at, self._old_ms)):  # type: ignore[misc]
-                dropped.append(table)
+            with self._going_on():
+                await self._prune_jobs(table, LAST)
+                if await self._write(lambda tx, at=period: tx.drop_period(app, at, self._old_ms)):  # type: ignore[misc]
+                    dropped.append(table)
         return dropped
 
     async def _prune_later(self, app: str) -> None:

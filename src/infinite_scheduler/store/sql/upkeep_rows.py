@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
+from infinite_scheduler.store.base import NodeInfo
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING
@@ -240,7 +241,7 @@ class UpkeepRows(SqlStatements):
     def silent_nodes(self, before_ms: int) -> Sequence[tuple[str, int]]:
         """The nodes that were not heard of since this moment and own nothing, each with its last heartbeat."""
         owners = {info.owner.nonce for info in self.read_shards()}
-        return [(n.nonce, n.beat) for n in self.read_nodes() if n.beat_ms < before_ms and n.nonce not in owners]
+        return [(n.nonce, n.beat) for n in self.read_nodes() if _heard_ms(n) < before_ms and n.nonce not in owners]
 
     def delete_nodes(self, nodes: Sequence[tuple[str, int]]) -> int:
         """Delete those of these nodes that were not heard of again."""
@@ -250,3 +251,8 @@ class UpkeepRows(SqlStatements):
         """The nonces that nodes or shards name."""
         rows = self._select("SELECT nonce FROM scheduler_nodes UNION SELECT owner_nonce FROM scheduler_shards")
         return frozenset(row[0] for row in rows)
+
+
+def _heard_ms(node: NodeInfo) -> int:
+    """When the last heartbeat of a node was, by the clock of the store where it has one: the node's may be far off."""
+    return node.beat_ms + (node.clock_offset_ms or 0)

@@ -11,7 +11,7 @@ from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.server.driver import Driver
 from infinite_scheduler.store.sql.server.session import Link, ServerSession, SharedSession, end
 from infinite_scheduler.store.sql.server.tables import TableMaker
-from infinite_scheduler.store.sql.server.upkeep import Look, ServerKeeper
+from infinite_scheduler.store.sql.server.upkeep import Look, OldTable, ServerKeeper
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.worker import Worker
 
@@ -36,7 +36,7 @@ class ServerDatabase(Database):
         self._tables = TableMaker(driver, allowed=ddl)
         self._worker: Worker | None = None  # changes tables, which takes long at times
         self._sessions: dict[str, Session] = {}
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[OldTable, Look] = {}
 
     async def open(self) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))

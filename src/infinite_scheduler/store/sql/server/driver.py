@@ -103,6 +103,10 @@ class Driver(ABC):
         """The error when somebody else was in the way for too long."""
         return StoreUnavailable(f"{self.place}: somebody else is in the way ({self.said(error)})")
 
+    def occupied(self, seconds: int) -> SchedulerError:
+        """The error when somebody else changes tables all the while."""
+        return StoreUnavailable(f"{self.place}: another process changes tables for {seconds} s; nothing was done")
+
     @abstractmethod
     def lock_tables(self, cursor: Cursor) -> None:
         """Begin to change tables: wait until nobody else does, to the call of `unlock_tables`."""
@@ -119,8 +123,8 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def drop_table(self, cursor: Cursor, table: str) -> None:
-        """Drop a table that is locked."""
+    def unlock_table(self, cursor: Cursor) -> None:
+        """Give a locked table back, dropped or not: at once, or with `unlock_tables`."""
 
     @abstractmethod
     def create_database(self) -> bool:

@@ -175,7 +175,7 @@ class MariaDriver(Driver):
         cursor.execute(f"SET SESSION wait_timeout = {DDL_WAIT_S}")  # a frozen process loses its locks after this
         cursor.execute("SELECT GET_LOCK(CONCAT('infinite_scheduler.', LEFT(SHA1(DATABASE()), 32)), %s)", (DDL_WAIT_S,))
         if cursor.fetchone()[0] != 1:
-            raise pymysql.err.OperationalError(ER.LOCK_WAIT_TIMEOUT, "another process changes tables")
+            raise self.occupied(DDL_WAIT_S)
 
     def unlock_tables(self, cursor: Cursor) -> None:
         cursor.execute("SELECT RELEASE_LOCK(CONCAT('infinite_scheduler.', LEFT(SHA1(DATABASE()), 32)))")
@@ -190,8 +190,7 @@ class MariaDriver(Driver):
             raise
         return True
 
-    def drop_table(self, cursor: Cursor, table: str) -> None:
-        cursor.execute(f"DROP TABLE {table}")
+    def unlock_table(self, cursor: Cursor) -> None:
         cursor.execute("UNLOCK TABLES")  # only what was locked can be used before
 
     def create_database(self) -> bool:
@@ -203,7 +202,8 @@ class MariaDriver(Driver):
         else:
             return False
         name = self._arguments["database"].replace("`", "``")
-        without = {key: value for key, value in self._arguments.items() if key != "database"}
+        arguments = dict.fromkeys(TIMEOUTS, SILENCE_S) | self._arguments
+        without = {key: value for key, value in arguments.items() if key != "database"}
         with pymysql.connect(**without, autocommit=True) as connection, connection.cursor() as cursor:
             return bool(cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4"))
 

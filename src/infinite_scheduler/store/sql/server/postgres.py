@@ -284,21 +284,25 @@ class PostgresDriver(Driver):
         cursor.execute(
             f"SET LOCAL lock_timeout = '{DDL_WAIT_S}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'"
         )
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
+        try:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
+        except errors.LockNotAvailable as error:
+            raise self.occupied(DDL_WAIT_S) from error
 
     def unlock_tables(self, cursor: Cursor) -> None:
         cursor.execute("COMMIT")
 
     def lock_table(self, cursor: Cursor, table: str) -> bool:
-        cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'")
+        cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'; SAVEPOINT unlocked")
         try:
             cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         except errors.LockNotAvailable:
+            cursor.execute("ROLLBACK TO SAVEPOINT unlocked")
             return False
         return True
 
-    def drop_table(self, cursor: Cursor, table: str) -> None:
-        cursor.execute(f"DROP TABLE {table}")
+    def unlock_table(self, cursor: Cursor) -> None:
+        """The end of the transaction does."""
 
     def create_database(self) -> bool:
         try:

@@ -59,6 +59,7 @@ class PostgresDialect(Dialect):
     payload = "convert_to(job_data, 'UTF8')"
     clock = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     streams = False
+    copies = True
     tables_in_transactions = False
     table_options = " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)

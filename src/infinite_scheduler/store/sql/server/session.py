@@ -62,9 +62,10 @@ class Link:
                     statements.start()
                     fresh = False
                 return step(statements)
-            except RunAgain:
-                continue
+            except RunAgain as again:
+                failed = again
             except TablesMissing as missing:
+                failed = missing
                 self._tables.make(missing.statements)
             except self._driver.Error as error:
                 failed = error
@@ -99,23 +100,33 @@ class Link:
             )
 
     def _given_up(self, error: Exception | None) -> SchedulerError:
-        match error and self._driver.fault(error):
+        fault = self._driver.fault(error) if isinstance(error, self._driver.Error) else None
+        match fault:
             case Fault.MISSING_TABLE if error is not None:
                 return StoreBroken(
                     f"a table of {self._driver.place} is gone ({self._driver.said(error)}): did somebody drop it? "
                     "Restore it, or run `infinite-scheduler migrate`"
                 )
-            case Fault.NOT_NOW if error is not None:
+            case Fault.NOT_NOW | Fault.LOST if error is not None:
                 return self._driver.translated(error)
+            case Fault.AGAIN:
+                why = "a deadlock"
+            case Fault.REPEATED:
+                why = "a row that was there already"
+            case _ if isinstance(error, TablesMissing):
+                why = f"tables that were made and are missing again: {error}"
             case _:
-                return StoreUnavailable(
-                    f"a transaction on {self._driver.place} was given up after {TRIES} deadlocks; nothing was committed"
-                )
+                why = "rows that others changed meanwhile"
+        return StoreUnavailable(
+            f"a transaction on {self._driver.place} was given up after {TRIES} tries, the last one because of {why}; "
+            "nothing was committed"
+        )
 
     def _connected(self) -> UpkeepRows:
         if self._statements is None:
             self._connection = self._driver.connect()
             self._statements = UpkeepRows(self._connection.cursor(), self._driver.dialect, self._process)
+            self._statements.runs_again = True
         return self._statements
 
     def _transaction(self, tx: UpkeepRows, body: Body[T]) -> T:

@@ -1,8 +1,8 @@
 """Makes and drops tables beside the transactions that use them, one process at a time."""
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from infinite_scheduler.errors import StoreMismatch
@@ -17,8 +17,9 @@ CHANGING = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 1 + tables % 2"  # noqa
 CHANGED = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 2 - tables % 2"  # noqa: S608
 """Every catalogue of every process looks at this number, and so learns that tables came or went.
 
-Odd means that somebody is at work: then every transaction looks at the tables themselves. It stays so if the maker dies
-between a table and this number, which MariaDB cannot change together, until the next one is done.
+Odd means that somebody is at work: then every transaction looks at the tables themselves, and takes one that is gone
+for dropped rightly. It stays so if the maker dies between a table and this number, which MariaDB cannot change
+together, until the next one is done.
 """
 
 
@@ -65,10 +66,9 @@ class TableMaker:
             )
 
         def step(cursor: Cursor) -> None:
-            cursor.execute(CHANGING)
-            for statement in statements.values():
-                cursor.execute(statement)
-            cursor.execute(CHANGED)
+            with self._announced(cursor):
+                for statement in statements.values():
+                    cursor.execute(statement)
 
         self._change(step)
 
@@ -78,13 +78,32 @@ class TableMaker:
         def step(cursor: Cursor) -> bool:
             if table not in self._driver.dialect.tables(cursor):
                 return False
-            if not self._driver.lock_table(cursor, table) or not self._beside(safe):
-                return False
-            self._driver.drop_table(cursor, table)
-            cursor.execute(CHANGED)
-            return True
+            with self._announced(cursor):  # before the lock: whoever waits behind it must know why the table is gone
+                return self._driver.lock_table(cursor, table) and self._drop_locked(cursor, table, safe)
 
         return self.allowed and self._change(step)
+
+    def _drop_locked(self, cursor: Cursor, table: str, safe: Callable[[UpkeepRows], bool]) -> bool:
+        try:
+            if not self._beside(safe):
+                return False
+            cursor.execute(f"DROP TABLE {table}")
+            return True
+        finally:
+            with suppress(self._driver.Error, OSError):  # a connection that is gone has let go of it
+                self._driver.unlock_table(cursor)
+
+    @contextmanager
+    def _announced(self, cursor: Cursor) -> Iterator[None]:
+        """Say in the database that tables change, and when that is over, however it ends."""
+        cursor.execute(CHANGING)
+        try:
+            yield
+        except BaseException:
+            with suppress(self._driver.Error, OSError):  # where all is one transaction, nothing was changed
+                cursor.execute(CHANGED)
+            raise
+        cursor.execute(CHANGED)
 
     def _beside(self, question: Callable[[UpkeepRows], T]) -> T:
         """Ask on another connection: one that has locked a table may see no others."""

@@ -1,8 +1,8 @@
 """Maintenance on a server: the table of a period goes whole, when all that is in it ended long enough ago."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,14 @@ AGAIN_MS: Final = 3_600_000
 """A table with a job that must stay is looked at again after this: a look reads all of its keys."""
 
 
+class OldTable(NamedTuple):
+    """The table of a period that is over."""
+
+    app: str
+    period: int
+    name: str
+
+
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an old table since it was looked through."""
 
@@ -29,7 +37,7 @@ class ServerKeeper(Keeper):
     """One round of maintenance on a server; `looks` are remembered from round to round."""
 
     def __init__(
-        self, session: Session, tables: TableMaker, worker: Worker, looks: dict[str, Look], **times: Any
+        self, session: Session, tables: TableMaker, worker: Worker, looks: dict[OldTable, Look], **times: Any
     ) -> None:
         super().__init__(session, session, **times)
         self._tables = tables
@@ -42,23 +50,33 @@ class ServerKeeper(Keeper):
 
     async def _retire(self, info: AppInfo) -> list[str]:
         dropped = []
-        for period in await self._read(lambda tx: tx.old_periods(info.name, self._old_ms)):
-            table = span_of(info.span).table(info.name, period)
+        for table in await self._old_tables(info):
             if self._looks.get(table, Look()).again_ms > self._now_ms:
                 continue
-            if not self._tables.allowed:
-                await self._prune_period(table)
-            elif await self._drop(info.name, period, table):
-                self._looks.pop(table, None)
-                dropped.append(table)
+            with self._going_on():
+                if not self._tables.allowed:
+                    await self._prune_period(table)
+                elif await self._drop(table):
+                    self._looks.pop(table, None)
+                    dropped.append(table.name)
         return dropped
 
-    async def _drop(self, app: str, period: int, table: str) -> bool:
+    async def _old_tables(self, info: AppInfo) -> Sequence[OldTable]:
+        """The tables of an app that may be old enough to go; what is known of others is forgotten."""
+        app, span = info.name, span_of(info.span)
+        periods = await self._read(lambda tx: tx.old_periods(app, self._old_ms))
+        found = [OldTable(app, period, span.table(app, period)) for period in periods]
+        for table in {table for table in self._looks if table.app == app}.difference(found):
+            del self._looks[table]
+        return found
+
+    async def _drop(self, table: OldTable) -> bool:
         """Look through the table beside everybody, if that was not done yet; then drop it, or leave it for later."""
+        app, period, name = table
         revivals = self._looks.get(table, Look()).revivals
         if revivals is None:
             revivals = await self._read(lambda tx: tx.revivals(app))
-            blocker = await self._blocker(table)
+            blocker = await self._blocker(name)
             if blocker is not None:
                 await self._put_off(table, blocker)
                 return False
@@ -68,7 +86,7 @@ class ServerKeeper(Keeper):
             self._looks.pop(table)
             return False
         return await self._worker.do(
-            partial(self._tables.drop, table, lambda tx: tx.may_drop(app, period, self._old_ms, revivals))
+            partial(self._tables.drop, name, lambda tx: tx.may_drop(app, period, self._old_ms, revivals))
         )
 
     async def _blocker(self, table: str) -> Blocker | None:
@@ -81,7 +99,7 @@ class ServerKeeper(Keeper):
             )
         return found
 
-    async def _put_off(self, table: str, blocker: Blocker) -> None:
+    async def _put_off(self, table: OldTable, blocker: Blocker) -> None:
         """One that ended lately is waited for; one that is pending may be for months, so the others go without it."""
         if blocker.finished_ms is None:
             await self._prune_period(table)
@@ -89,7 +107,7 @@ class ServerKeeper(Keeper):
             again_ms = min(self._now_ms + AGAIN_MS, blocker.finished_ms + self._retention_ms + 1)
             self._looks[table] = Look(again_ms=again_ms)
 
-    async def _prune_period(self, table: str) -> None:
-        await self._prune_jobs(table, LAST)
+    async def _prune_period(self, table: OldTable) -> None:
+        await self._prune_jobs(table.name, LAST)
         if self._slices > 0:  # there was time for all of it
             self._looks[table] = Look(again_ms=self._now_ms + AGAIN_MS)
