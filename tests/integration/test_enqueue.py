@@ -144,7 +144,7 @@ async def test_a_connection_that_begins_by_an_event_commits(shop: Shop) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # a plain one may meet a write of the node between read and write
 
     with engine.connect() as connection:
         shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR)])
