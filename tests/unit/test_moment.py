@@ -65,7 +65,7 @@ def test_the_bounds_are_as_tight_as_the_shortest_round_trip(some: list[Reading],
     end = math.floor(some[-1].answered)
     width_us = clock.latest_us(end) - clock.earliest_us(end)
     shortest = min(some, key=lambda r: r.answered - r.asked)
-    faded_us = 2 * DRIFT_PPM * (some[-1].answered - shortest.answered) / 1e6
+    faded_us = 2 * DRIFT_PPM * (some[-1].answered - shortest.asked) / 1e6
     assert width_us <= shortest.answered - shortest.asked + 1000 + faded_us + 5 * (len(some) + 1)
 
 

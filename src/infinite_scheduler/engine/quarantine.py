@@ -221,16 +221,14 @@ class Quarantine:
         return False
 
     def _resting(self) -> bool:
-        """Must others have their time first? Who shut the gate for a moment only need not rest if nobody else waits."""
-        now_ms = self._clock.steady_ms()
-        if now_ms >= self._rest_until_ms:
+        """Must others have their time first? Not if the gate was shut briefly and the next time would disturb nobody."""
+        if self._clock.steady_ms() >= self._rest_until_ms:
             return False
-        briefly = self._rest_until_ms - self._opened_ms <= REST * PATIENCE_MS
-        return not briefly or any(map(self._has_others, self._desks.values()))
-
-    def _has_others(self, desk: Desk) -> bool:
-        due_ms = desk.oldest_waiting_ms()
-        return bool(desk.flights) or (due_ms is not None and due_ms <= self._gate.now_ms())
+        was_shut_ms = (self._rest_until_ms - self._opened_ms) // REST
+        if was_shut_ms > PATIENCE_MS or any(desk.flights for desk in self._desks.values()):
+            return True
+        due = [ms for desk in self._desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
+        return bool(due) and min(due) <= self._gate.now_ms() + was_shut_ms
 
     def _shut_for(self, job: Job) -> None:
         tenure = self._tenure(job)
