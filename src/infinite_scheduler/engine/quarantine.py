@@ -221,7 +221,7 @@ class Quarantine:
         return False
 
     def _resting(self) -> bool:
-        """Must others have their time first? Not if the gate was shut briefly and the next time would disturb nobody."""
+        """Must others have their time first? Not if the gate was shut briefly and the next time disturbs nobody."""
         if self._clock.steady_ms() >= self._rest_until_ms:
             return False
         was_shut_ms = (self._rest_until_ms - self._opened_ms) // REST
