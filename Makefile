@@ -42,9 +42,9 @@ $(VENV)/.project: $(VENV)/.packages-$(LOCKED) pyproject.toml
 demo: setup ## See jobs handed over on time
 	$(BIN)/infinite-scheduler demo
 
-test: wheel ## Run the whole suite with real servers; acceptance tests last, with the CPU to themselves
-	$(SERVERS) run -- $(PYTEST) -n 2 tests --ignore=tests/acceptance
-	$(SERVERS) run -- $(PYTEST) tests/acceptance
+test: wheel ## Run the whole suite with real servers; acceptance tests last, as they mind how busy the machine is
+	$(SERVERS) run -- $(PYTEST) -n 2 --dist worksteal tests --ignore=tests/acceptance
+	$(SERVERS) run -- $(PYTEST) -n 2 --dist loadfile tests/acceptance
 
 test-quick: setup ## Run the unit and contract tests that need no servers
 	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract
