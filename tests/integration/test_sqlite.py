@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -559,11 +560,15 @@ class TestTurns:
     ) -> None:
         with Path(f"{path}-nodes", "turn").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            await add(session, [new_row()])
+            began = time.monotonic()
+            await add(session, [row := new_row()])
+            assert time.monotonic() - began < 2
+        assert len(await session.read(lambda tx: tx.read_jobs(SMS, [row.key]))) == 1
 
     async def test_without_the_file_of_turns_writing_goes_on(self, session: Session, path: Path) -> None:
         shutil.rmtree(f"{path}-nodes")
-        await add(session, [new_row()])
+        await add(session, [row := new_row()])
+        assert len(await session.read(lambda tx: tx.read_jobs(SMS, [row.key]))) == 1
 
 
 def is_taken(path: Path) -> bool:

@@ -50,9 +50,8 @@ class Two:
         self._second.close()
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def two(request: pytest.FixtureRequest) -> Iterator[Two]:
-    url = request.getfixturevalue(request.param)
+@pytest.fixture
+def two(url: str) -> Iterator[Two]:
     with closing(Two(server_driver(url), kind_of(url))) as two:
         yield two
 

@@ -12,10 +12,9 @@ from tests.unit.test_engine_rules import NEEDED
 pytestmark = pytest.mark.servers
 
 
-@pytest.fixture(autouse=True, params=["mariadb_url", "postgres_url"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes share a database on this server."""
-    url: str = request.getfixturevalue(request.param)
     monkeypatch.setattr(engine_rig, "empty_database", lambda: InlineServer(url))
 
 

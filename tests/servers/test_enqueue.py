@@ -52,9 +52,9 @@ def engine_of(url: str) -> sa.Engine:
     return sa.create_engine(f"{driver}:{url.partition(':')[2]}")
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
-    shop = Shop(request.getfixturevalue(request.param))
+@pytest.fixture
+async def shop(url: str) -> AsyncIterator[Shop]:
+    shop = Shop(url)
     execute(shop.url, "CREATE TABLE orders (item VARCHAR(20))")
     async with shop.scheduler:
         yield shop

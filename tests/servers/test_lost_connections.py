@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -24,19 +24,6 @@ SILENCE_S = 1.5
 def commit_of(url: str) -> bytes:
     """A commit as it goes over the wire: other statements have the word in them, too."""
     return b"\x03COMMIT" if kind_of(url) == "mariadb" else b"COMMIT\x00"
-
-
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-async def rig(url: str) -> AsyncIterator[Rig]:
-    rig = Rig(url)
-    async with rig.scheduler:
-        yield rig
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import asyncio
 import subprocess
 import sys
 
-import pytest
-
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store import open_store
@@ -37,12 +35,6 @@ while start is not None:
     start, pages, count = page.next, pages + 1, count + len(page.jobs)
 print((peak() - before) // 1024, pages, count)
 """
-
-
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
 
 
 async def test_a_scan_of_large_jobs_is_bounded(url: str) -> None:

@@ -28,12 +28,6 @@ PATIENCE_S = 30
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "tasks.py").write_text("def remind(job): ...\n", encoding="utf-8")

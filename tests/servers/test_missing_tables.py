@@ -1,6 +1,6 @@
 """Tables that somebody drops by hand while a node works."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import psycopg
 import pymysql
@@ -18,19 +18,6 @@ from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.rig import APP, Rig
 from tests.services.databases import execute, kind_of
-
-
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-async def rig(url: str) -> AsyncIterator[Rig]:
-    rig = Rig(url)
-    async with rig.scheduler:
-        yield rig
 
 
 def job_tables(url: str) -> list[str]:

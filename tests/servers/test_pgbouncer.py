@@ -77,7 +77,11 @@ def test_no_setting_outlives_its_transaction(postgres_url: str) -> None:
         asyncio.run(_use(address))
         found = execute(address, "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'")
         assert found == [("0",)]
-        assert execute(address, "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+        held = (
+            "SELECT COUNT(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+        )
+        assert execute(address, held) == [(0,)]
 
 
 async def _use(address: str) -> None:

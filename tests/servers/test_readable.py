@@ -11,12 +11,6 @@ from tests.services.databases import connect, execute, kind_of
 pytestmark = pytest.mark.servers
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
 async def test_an_operator_reads_the_latest_jobs_of_a_day(url: str) -> None:
     noon = datetime(2030, 1, 31, 12, tzinfo=UTC)
     async with Client(url) as client:

@@ -27,12 +27,6 @@ NO_STORE = 5
 BAD_INPUT = 2
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
 async def refused(url: str, kind: type[SchedulerError], words: str, *, ddl: bool = True) -> str:
     """Opening the store fails with this kind of error and these words."""
     store = open_store(url, SystemClock(), StoreLimits(ddl=ddl))

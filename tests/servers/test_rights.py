@@ -43,9 +43,8 @@ def grants(kind: str) -> list[str]:
     return found[1].strip().splitlines()
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def roles(request: pytest.FixtureRequest) -> Iterator[Roles]:
-    url: str = request.getfixturevalue(request.param)
+@pytest.fixture
+def roles(url: str) -> Iterator[Roles]:
     parts, own = urlsplit(url), secrets.token_hex(4)
     kind = "mariadb" if kind_of(url) == "mariadb" else "postgresql"
     for statement in grants(kind):

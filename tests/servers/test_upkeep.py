@@ -37,12 +37,6 @@ pytestmark = pytest.mark.servers
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
 async def opened(url: str, **options: Any) -> ServerDatabase:
     database = ServerDatabase(server_driver(url), **options)
     await database.open()

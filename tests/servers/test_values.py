@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,19 +28,6 @@ PAYLOADS = (
 
 def spec(app: str, payload: bytes, due_ms: int) -> JobSpec:
     return make_spec(app, scheduled_ms=due_ms, absolute=True, payload=payload)
-
-
-@pytest.fixture(params=["mariadb_url", "postgres_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-async def rig(url: str) -> AsyncIterator[Rig]:
-    rig = Rig(url)
-    async with rig.scheduler:
-        yield rig
 
 
 async def test_payloads_come_back_byte_for_byte(rig: Rig) -> None:

@@ -107,3 +107,4 @@ async def test_wait_ends_with_the_event(clock: SystemClock) -> None:
     waiting = asyncio.create_task(wait(clock, event, 3_600_000))
     event.set()
     await asyncio.wait_for(waiting, 10)
+    assert waiting.done()

@@ -254,6 +254,7 @@ async def test_close_with_nothing_under_way(gate: Gate) -> None:
     await soon(gate.call("a"))
     await soon(gate.intake.close())
     await soon(gate.intake.close())
+    assert gate.store.committed == ["a"]
 
 
 async def test_close_does_not_tell_what_callers_were_told(gate: Gate) -> None:

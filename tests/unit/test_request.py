@@ -260,8 +260,9 @@ class TestFields:
         assert len(str(refused.value)) < 300
 
     def test_the_limits_themselves_are_fine(self) -> None:
-        spec(idempotency_key="ü" * 200, job_name="n" * 200, tags=["t" * 64] * 16, scheduled_ms=MAX_DUE_MS)
-        spec(scheduled_ms=0)
+        full = spec(idempotency_key="ü" * 200, job_name="n" * 200, tags=["t" * 64] * 16, scheduled_ms=MAX_DUE_MS)
+        assert (len(full.idempotency_key or ""), len(full.tags), full.scheduled_ms) == (200, 16, MAX_DUE_MS)
+        assert spec(scheduled_ms=0).scheduled_ms == 0
 
 
 class TestDigest:
@@ -354,7 +355,7 @@ class TestLines:
     @given(st.binary() | st.text())
     def test_whatever_comes_is_a_job_or_an_invalid_request(self, text: bytes | str) -> None:
         with contextlib.suppress(InvalidRequest):
-            line(text)
+            assert line(text).app == "shop"
 
     @given(
         st.dictionaries(

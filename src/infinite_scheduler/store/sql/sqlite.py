@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -22,16 +21,12 @@ from infinite_scheduler.store.sql.sqlite_turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.upkeep import Keeper
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
-from infinite_scheduler.store.sql.worker import Worker
+from infinite_scheduler.store.sql.worker import Worker, share_the_interpreter
 
 MEMORY: Final = ":memory:"
 LANE: Final = "lane"
 READER: Final = "reader"
 OLDEST: Final = (3, 35, 0)
-
-SWITCH_S: Final = 0.0005
-"""How long a thread may keep the interpreter while others wait. With Python's 5 ms, a lane that works would delay every
-timer of the event loop by up to 5 ms."""
 
 CACHED_STATEMENTS: Final = 512
 CACHE_KIB: Final = 32 * 1024
@@ -62,7 +57,7 @@ class SqliteDatabase(Database):
 
     async def open(self) -> None:
         if not self._inline:
-            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+            share_the_interpreter()
         try:
             await self._connect(LANE)
             if not self._inline and self._path != MEMORY:

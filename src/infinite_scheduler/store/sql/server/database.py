@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -13,10 +12,7 @@ from infinite_scheduler.store.sql.server.session import Link, ServerSession, Sha
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.server.upkeep import Look, OldTable, ServerKeeper
 from infinite_scheduler.store.sql.statements import Body, Database, Session
-from infinite_scheduler.store.sql.worker import Worker
-
-SWITCH_S: Final = 0.0005
-"""How long a thread may keep the interpreter while others wait: a busy one must not delay the event loop's timers."""
+from infinite_scheduler.store.sql.worker import Worker, share_the_interpreter
 
 DOOR: Final = "door"
 
@@ -39,7 +35,7 @@ class ServerDatabase(Database):
         self._looks: dict[OldTable, Look] = {}
 
     async def open(self) -> None:
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        share_the_interpreter()
         self._worker = self._worker or Worker("tables")
         try:
             self.found = await self._worker.do(self._tables.migrate)

@@ -10,6 +10,14 @@ from infinite_scheduler.errors import SchedulerError, StoreUnavailable
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.server.masking import HIDDEN, without_secrets
 
+IDLE_S: Final = 5
+"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
+
+LOCK_WAIT_S: Final = 10
+DDL_WAIT_S: Final = 30
+DROP_WAIT_S: Final = 1
+"""How long a transaction waits for a lock, a maker of tables for its turn, and a drop for a table to be free."""
+
 SILENCE_S: Final = 20.0
 """A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
 

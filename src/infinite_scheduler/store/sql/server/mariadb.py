@@ -14,7 +14,11 @@ from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch
 from infinite_scheduler.store.sql.dialect import Blob, Cursor
 from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
+    DDL_WAIT_S,
+    DROP_WAIT_S,
+    IDLE_S,
     KEEPALIVE,
+    LOCK_WAIT_S,
     SILENCE_S,
     UNACKNOWLEDGED_MS,
     Connection,
@@ -22,13 +26,6 @@ from infinite_scheduler.store.sql.server.driver import (
     Fault,
 )
 from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
-
-IDLE_S: Final = 5
-"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
-
-LOCK_WAIT_S: Final = 10
-DDL_WAIT_S: Final = 30
-DROP_WAIT_S: Final = 1
 
 LOST: Final = frozenset(
     {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 0, 1927, 4031}

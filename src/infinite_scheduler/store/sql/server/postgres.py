@@ -16,7 +16,11 @@ from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch
 from infinite_scheduler.store.sql.dialect import Blob, Cursor
 from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
+    DDL_WAIT_S,
+    DROP_WAIT_S,
+    IDLE_S,
     KEEPALIVE,
+    LOCK_WAIT_S,
     SILENCE_S,
     UNACKNOWLEDGED_MS,
     Connection,
@@ -29,10 +33,6 @@ from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 UUID: Final = 2950
 """The type number of uuid, the same in every PostgreSQL."""
 
-IDLE_S: Final = 5
-"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
-
-LOCK_WAIT_S: Final = 10
 
 BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
@@ -47,8 +47,6 @@ rather read all of them.
 """
 
 DDL_LOCK: Final = 0x1F5C4ED0
-DDL_WAIT_S: Final = 30
-DROP_WAIT_S: Final = 1
 
 MAINTENANCE: Final = "postgres"
 """The database that is there before any other."""
