@@ -31,6 +31,13 @@ class Blow(NamedTuple):
     until_ms: int | None = None
 
 
+class Stall(NamedTuple):
+    """A time in which the store may have taken no writes: it was stopped, or a frozen process held its lock."""
+
+    from_ms: int
+    until_ms: int
+
+
 class Cancel(NamedTuple):
     """What a caller who wanted to cancel a job was answered, and when."""
 
@@ -46,6 +53,7 @@ class Evidence(NamedTuple):
     blows: Sequence[Blow] = ()
     cancels: Mapping[str, Cancel] = {}
     ended: Sequence[HandOver] | None = None  # when calls returned; None where that is at once
+    stalls: Sequence[Stall] = ()
 
 
 class Verdict(NamedTuple):
@@ -102,6 +110,7 @@ class _Struck:
 
     def __init__(self, evidence: Evidence) -> None:
         self._blows = evidence.blows
+        self._stalls = evidence.stalls
         ended = evidence.handed_over if evidence.ended is None else evidence.ended
         self._ended_ms = {(one.job, one.attempt, one.pid): one.wall_ms for one in ended}
 
@@ -120,7 +129,12 @@ class _Struck:
         if one.pid != blow.pid or one.wall_ms > blow.wall_ms + (IN_FLIGHT_MS if blow.until_ms is None else 0):
             return False
         ended_ms = self._ended_ms.get((one.job, one.attempt, one.pid))
-        return ended_ms is None or ended_ms >= blow.wall_ms - IN_FLIGHT_MS
+        if ended_ms is None or ended_ms >= blow.wall_ms - IN_FLIGHT_MS:
+            return True
+        return any(
+            stall.from_ms - IN_FLIGHT_MS <= ended_ms and blow.wall_ms <= stall.until_ms + IN_FLIGHT_MS
+            for stall in self._stalls
+        )
 
 
 def _woke_up(one: HandOver, blow: Blow) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import handlers
-from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, Verdict, judge, read_log
+from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, Stall, Verdict, judge, read_log
 
 CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[], woken=[])
 
@@ -62,6 +62,21 @@ def test_a_call_that_takes_long_is_in_flight_until_it_returns(ended_ms: int | No
     again = handed(wall_ms=12_000, pid=2)
     ended = [handed(wall_ms=12_500, pid=2), *([handed(wall_ms=ended_ms)] if ended_ms else [])]
     verdict = judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, 9500)], ended=ended))
+    assert verdict == (CLEAN._replace(explained=[again]) if explained else CLEAN._replace(unexplained=[again]))
+
+
+@pytest.mark.parametrize(
+    ("stall", "explained"),
+    [
+        (Stall(6000, 9000), True),
+        (Stall(6001, 9000), False),  # there was time to write the hand-over down before
+        (Stall(5000, 8500), True),
+        (Stall(5000, 8499), False),  # and here after
+    ],
+)
+def test_what_was_handed_over_while_the_store_took_no_writes_is_in_flight(stall: Stall, explained: bool) -> None:
+    again = handed(wall_ms=12_000, pid=2)
+    verdict = judge(Evidence({"a": 5000}, [handed(), again], [Blow(1, 9500)], stalls=[stall]))
     assert verdict == (CLEAN._replace(explained=[again]) if explained else CLEAN._replace(unexplained=[again]))
 
 
