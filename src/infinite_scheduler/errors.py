@@ -11,11 +11,15 @@ SchedulerError
 │   └── StoreMismatch           the store is of another schema or was made with other settings
 ├── UnknownJob                the store has no such job
 ├── UnknownNode               the store has no such node
+├── UnknownLetter             the store has no such dead letter
 ├── TooLate                   the job is handed over or settled already
+├── PlacesMoved               somebody else has read on in the same partition
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
+│   ├── BrokerUnavailable       no Kafka broker answers, or it refuses to
 │   ├── HandlerTimeout          the handler ran past its time-out
 │   └── WorkerDied              the handler ended its worker process
+├── SendError                 Kafka did not take a message                   (retryable, or not: it says)
 ├── StoreBroken               the store cannot be used until somebody repairs it
 └── ShardLost                 another node owns the shard now
 """
@@ -91,6 +95,17 @@ class UnknownNode(SchedulerError):
         super().__init__(f"no node {node_id!r}; known nodes: {names}")
 
 
+class UnknownLetter(SchedulerError):
+    """The store has no such dead letter."""
+
+    def __init__(self, letter_id: str) -> None:
+        super().__init__(f"no dead letter {letter_id}: never written by this store, or older than its retention")
+
+
+class PlacesMoved(SchedulerError):
+    """The place in a partition is not where it was: another consumer of the group has read on, or it was reset."""
+
+
 class TooLate(SchedulerError):
     """The job is handed over or settled, so it cannot be changed any more."""
 
@@ -105,12 +120,26 @@ class StoreUnavailable(Unavailable):
     """The store does not answer, or the answer to a commit was lost."""
 
 
+class BrokerUnavailable(Unavailable):
+    """No Kafka broker answers, or it refuses to."""
+
+
 class HandlerTimeout(Unavailable):
     """A handler ran past its time-out."""
 
 
 class WorkerDied(Unavailable):
     """A handler ended the worker process it ran in."""
+
+
+class SendError(SchedulerError):
+    """Kafka did not take a message. `retryable` says whether the same message may be taken later."""
+
+    def __init__(self, message: str, *, code: str, retryable: bool, too_large: bool = False) -> None:
+        super().__init__(message)
+        self.code = code  # Kafka's own name of the error
+        self.retryable = retryable
+        self.too_large = too_large
 
 
 class StoreBroken(SchedulerError):

@@ -1,0 +1,271 @@
+"""What operators ask of Kafka's brokers: which topics there are, where they end, how far a group has come."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from infinite_scheduler.errors import BrokerUnavailable
+from infinite_scheduler.kafka.chatter import Chatter
+from infinite_scheduler.kafka.errors import config_error, reason
+from infinite_scheduler.kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 10.0
+"""How long brokers may take to answer."""
+
+_OPTIONAL_S: Final = 3.0
+"""How long for what can be done without."""
+
+_SLICE_S: Final = 0.5
+_MOMENT_S: Final = 0.02
+_HOPELESS: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
+"""Errors of connections after which it is no use to wait for the rest of the time."""
+
+_PASSING: Final = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT", "COORDINATOR_NOT_AVAILABLE"})
+"""Errors of a topic or a group that has just been made."""
+
+_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "GROUP_ID_NOT_FOUND"})
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic as the brokers describe it; `problem` says why they do not."""
+
+    partitions: Sequence[int] = ()
+    replication: int = 0
+    problem: str | None = None
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answered, and which of the topics that were asked for there are."""
+
+    brokers: Sequence[str]
+    topics: Mapping[str, TopicInfo]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group as its coordinator sees it."""
+
+    state: str
+    members: Sequence[str]
+
+
+class Admin:
+    """Asks the brokers; raises BrokerUnavailable with the reason whenever none answers, or they refuse to."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._client: AdminClient | None = None
+        self._suffered: KafkaError | None = None
+        self._hopeless = False
+
+    async def overview(self, topics: Collection[str]) -> Overview:
+        """The brokers and these topics, in one look."""
+        found = await asyncio.to_thread(self._metadata)
+        return Overview(
+            brokers=[f"{broker.host}:{broker.port}" for _, broker in sorted(found.brokers.items())],
+            topics={name: self._topic(name, found.topics[name]) for name in topics if name in found.topics},
+        )
+
+    async def topic_id(self, topic: str) -> str | None:
+        """Which topic it is that goes by this name; None where the brokers do not tell."""
+        from confluent_kafka import TopicCollection  # noqa: PLC0415 - 54 ms that only users of Kafka pay
+
+        answers = self._it.describe_topics(TopicCollection([topic]), request_timeout=_OPTIONAL_S)
+        found = await self._optional(answers[topic])
+        return None if found is None or found.topic_id is None else str(found.topic_id)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """The settings of a topic; none where the brokers do not tell."""
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        (answer,) = self._it.describe_configs([ConfigResource("topic", topic)], request_timeout=_OPTIONAL_S).values()
+        found = await self._optional(answer)
+        return {} if found is None else {name: entry.value for name, entry in found.items()}
+
+    async def create(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> bool:
+        """Make a topic; False if there is one of this name."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        new = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+        made = self._it.create_topics([new], operation_timeout=PATIENCE_S, request_timeout=PATIENCE_S)
+        try:
+            await asyncio.wrap_future(made[name])
+        except KafkaException as raised:
+            if raised.args[0].name() == "TOPIC_ALREADY_EXISTS":
+                return False
+            raise self._refused(raised.args[0], name) from None
+        await asyncio.to_thread(self._await_topic, name)
+        return True
+
+    async def remove(self, topics: Sequence[str], groups: Sequence[str]) -> Sequence[str]:
+        """Delete topics, and groups that nobody reads in any more; says what is left, and why."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        limits = {"operation_timeout": PATIENCE_S, "request_timeout": PATIENCE_S}
+        asked = [
+            *(("topic", name, answer) for name, answer in self._it.delete_topics(list(topics), **limits).items()),
+            *(("group", name, answer) for name, answer in self._it.delete_consumer_groups(list(groups)).items()),
+        ]
+        left = []
+        for kind, name, answer in asked:
+            try:
+                await asyncio.wrap_future(answer)
+            except KafkaException as raised:
+                if raised.args[0].name() not in _GONE:
+                    left.append(f"{kind} {name}: {reason(raised.args[0], self._options, name)}")
+        return left
+
+    async def bounds(self, topic: str, partitions: Iterable[int]) -> Mapping[int, tuple[int, int]]:
+        """The earliest offset of each partition, and its end."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        wanted = list(partitions)
+        earliest = await self._offsets(topic, wanted, OffsetSpec.earliest)
+        ends = await self._offsets(topic, wanted, OffsetSpec.latest)
+        return {partition: (earliest[partition], ends[partition]) for partition in wanted}
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], at_ms: int) -> Mapping[int, int | None]:
+        """The offset of the first message at this moment or later; None where there is none."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        found = await self._offsets(topic, list(partitions), lambda: OffsetSpec.for_timestamp(at_ms))
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
+    async def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """How far a group has come in a topic, as it told Kafka; partitions without an offset are left out."""
+        from confluent_kafka import ConsumerGroupTopicPartitions  # noqa: PLC0415
+
+        asked = [ConsumerGroupTopicPartitions(group)]
+        found = await self._answer(
+            lambda: self._it.list_consumer_group_offsets(asked, request_timeout=PATIENCE_S)[group], topic
+        )
+        return {
+            each.partition: each.offset
+            for each in found.topic_partitions
+            if each.topic == topic and each.error is None and each.offset >= 0
+        }
+
+    async def group(self, group: str) -> Group | None:
+        """Who reads in a group; None where the brokers do not tell."""
+        answers = self._it.describe_consumer_groups([group], request_timeout=_OPTIONAL_S)
+        found = await self._optional(answers[group])
+        if found is None:
+            return None
+        members = [f"{member.client_id} at {member.host.lstrip('/')}" for member in found.members]
+        return Group(state=found.state.name.lower(), members=sorted(members))
+
+    # How it asks
+
+    def _metadata(self) -> Any:
+        """Everything there is, or the reason why nobody says so: at once where waiting is of no use."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._it.list_topics(timeout=_SLICE_S)
+            except KafkaException as raised:
+                self._it.poll(0)  # lets librdkafka tell of its connections
+                if self._hopeless or time.monotonic() > until_s:
+                    raise self._refused(self._suffered or raised.args[0], None) from None
+
+    def _await_topic(self, name: str) -> None:
+        """Wait until the broker that is asked knows of a topic that was just made, which takes a moment."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            found = self._metadata().topics.get(name)
+            if (found is not None and found.partitions) or time.monotonic() > until_s:
+                return
+            time.sleep(_MOMENT_S)
+
+    async def _offsets(self, topic: str, partitions: Sequence[int], spec: Callable[[], Any]) -> dict[int, int]:
+        from confluent_kafka import TopicPartition  # noqa: PLC0415
+
+        wanted = {TopicPartition(topic, partition): spec() for partition in partitions}
+        if not wanted:
+            return {}
+
+        def ask() -> "Future[Any]":
+            return _all(self._it.list_offsets(wanted, request_timeout=PATIENCE_S))
+
+        found: dict[TopicPartition, Any] = await self._answer(ask, topic)
+        return {each.partition: answer.offset for each, answer in found.items()}
+
+    async def _answer(self, ask: "Callable[[], Future[T]]", topic: str) -> T:
+        """The answer to a question; what was made a moment ago is asked again until it is ready."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        until_s = time.monotonic() + _OPTIONAL_S
+        while True:
+            try:
+                return await asyncio.wrap_future(ask())
+            except KafkaException as raised:
+                error = raised.args[0]
+                if error.name() not in _PASSING or time.monotonic() > until_s:
+                    raise self._refused(error, topic) from None
+            await asyncio.to_thread(self._metadata)  # the client would remember for long that there was no leader
+
+    async def _optional(self, asked: "Future[T]") -> T | None:
+        """The answer, if there is one: old brokers, and those that refuse, leave it open."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            return await asyncio.wrap_future(asked)
+        except KafkaException:
+            return None
+
+    def _topic(self, name: str, found: Any) -> TopicInfo:
+        if found.error is not None:
+            return TopicInfo(problem=reason(found.error, self._options, name))
+        replicas = [len(partition.replicas) for partition in found.partitions.values()]
+        return TopicInfo(partitions=sorted(found.partitions), replication=min(replicas, default=0))
+
+    def _refused(self, error: "KafkaError", topic: str | None) -> BrokerUnavailable:
+        return BrokerUnavailable(reason(error, self._options, topic))
+
+    def _suffer(self, error: "KafkaError") -> None:
+        """librdkafka tells of its connections; that no broker is left says less than what happened to one of them."""
+        self._hopeless = self._hopeless or error.name() in _HOPELESS
+        if self._suffered is None or error.name() != "_ALL_BROKERS_DOWN":
+            self._suffered = error
+
+    @property
+    def _it(self) -> "AdminClient":
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        if self._client is None:
+            settings = self._options.client({"client.id": "infinite-scheduler"}, logger=Chatter())
+            settings["error_cb"] = self._suffer
+            try:
+                self._client = AdminClient(settings)
+            except KafkaException as error:
+                raise config_error(error, self._options) from None
+        return self._client
+
+
+def _all(asked: "Mapping[TopicPartition, Future[Any]]") -> "Future[dict[TopicPartition, Any]]":
+    """One future for several that are answered together."""
+    whole: Future[dict[TopicPartition, Any]] = Future()
+
+    def note(_: "Future[Any]") -> None:
+        if not whole.done() and all(each.done() for each in asked.values()):
+            failed = next((error for each in asked.values() if (error := each.exception()) is not None), None)
+            if failed is not None:
+                whole.set_exception(failed)
+            else:
+                whole.set_result({partition: each.result() for partition, each in asked.items()})
+
+    for each in asked.values():
+        each.add_done_callback(note)
+    return whole

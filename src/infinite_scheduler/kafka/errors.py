@@ -1,0 +1,96 @@
+"""What an error of Kafka means: does trying again help, and what must somebody change."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from infinite_scheduler.errors import ConfigError, SendError
+from infinite_scheduler.kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException
+
+_TOO_LARGE: Final = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"}
+)
+
+_PERMANENT: Final = _TOO_LARGE | {
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "INVALID_RECORD",
+    "INVALID_REQUIRED_ACKS",
+    "INVALID_TIMESTAMP",
+    "POLICY_VIOLATION",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TOPIC_EXCEPTION",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    "_INVALID_ARG",
+    "_UNKNOWN_PARTITION",
+}
+"""The same message is refused however often it is sent. A topic that is missing may be made any moment."""
+
+_UNKNOWN_TOPIC: Final = "topic {topic!r} does not exist on {servers}: make it, or correct its name"
+_TOO_FEW: Final = "too few replicas of topic {topic!r} are in sync: start the brokers that are away"
+_TIMED_OUT: Final = "no broker at {servers} took a message for topic {topic!r} in time"
+
+_SENTENCES: Final[Mapping[str, str]] = {
+    "MSG_SIZE_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise its max.message.bytes",
+    "_MSG_SIZE_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise message.max.bytes",
+    "RECORD_LIST_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise its segment.bytes",
+    "TOPIC_AUTHORIZATION_FAILED": "not allowed to use topic {topic!r}: give this user the right to (an ACL)",
+    "CLUSTER_AUTHORIZATION_FAILED": "not allowed by the cluster at {servers}: give this user the right IdempotentWrite",
+    "GROUP_AUTHORIZATION_FAILED": "not allowed to use the consumer group: give this user the right to read with it",
+    "TOPIC_EXCEPTION": "{topic!r} is no name that a topic can have: use letters, digits, '.', '_' and '-', at most 249",
+    "UNKNOWN_TOPIC_OR_PART": _UNKNOWN_TOPIC,
+    "_UNKNOWN_TOPIC": _UNKNOWN_TOPIC,
+    "_UNKNOWN_PARTITION": "topic {topic!r} on {servers} has no such partition: send to one that it has",
+    "INVALID_RECORD": "topic {topic!r} refuses the message: if it is compacted, every message needs a key",
+    "POLICY_VIOLATION": "a policy of the cluster refuses the message for topic {topic!r}",
+    "NOT_ENOUGH_REPLICAS": _TOO_FEW,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW,
+    "_MSG_TIMED_OUT": _TIMED_OUT,
+    "_TIMED_OUT": "no answer from Kafka at {servers} in time",
+    "_ALL_BROKERS_DOWN": "no broker at {servers} can be reached: is Kafka running there?",
+    "_TRANSPORT": "the connection to Kafka at {servers} failed: is it running there?",
+    "_RESOLVE": "no such host in {servers}: correct bootstrap_servers",
+    "_AUTHENTICATION": "Kafka at {servers} refuses the login: check the sasl.* properties",
+    "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",
+    "_SSL": "no safe connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
+    "_PURGE_QUEUE": "the producer was stopped before the message for topic {topic!r} was sent",
+    "_PURGE_INFLIGHT": "the producer was stopped before the message for topic {topic!r} was acknowledged",
+    "_QUEUE_FULL": "too many messages wait for Kafka at {servers}",
+}
+
+
+def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None) -> str:
+    """One sentence for people: what is wrong, what to change, and librdkafka's own words. Without secrets."""
+    told = error.str()
+    sentence = _SENTENCES.get(error.name())
+    if sentence is None:
+        place = f"topic {topic!r} on {options.bootstrap_servers}" if topic else options.bootstrap_servers
+        return options.without_secrets(f"Kafka ({place}): {told} ({error.name()})")
+    text = sentence.format(topic=topic or "", servers=options.bootstrap_servers)
+    return options.without_secrets(f"{text} ({told})")
+
+
+def is_permanent(error: "KafkaError") -> bool:
+    """Is the same message refused however often it is sent?"""
+    return error.name() in _PERMANENT
+
+
+def is_too_large(error: "KafkaError") -> bool:
+    """Is it the size of the message?"""
+    return error.name() in _TOO_LARGE
+
+
+def send_error(
+    error: "KafkaError", options: KafkaOptions, topic: str, *, trouble: "KafkaError | None" = None
+) -> SendError:
+    """Why a message was not delivered. `trouble` is what the connection last suffered from: it explains a time-out."""
+    text = reason(error, options, topic)
+    if trouble is not None and error.name() in {"_MSG_TIMED_OUT", "_TIMED_OUT"}:
+        text = f"{text}: {reason(trouble, options, topic)}"
+    return SendError(text, code=error.name(), retryable=not is_permanent(error), too_large=is_too_large(error))
+
+
+def config_error(raised: "KafkaException", options: KafkaOptions) -> ConfigError:
+    """A client could not be made of these options."""
+    return ConfigError(options.without_secrets(f"Kafka cannot be used as configured: {raised.args[0].str()}"))

@@ -1,0 +1,126 @@
+"""How to connect to Kafka: the brokers, and what else librdkafka is told."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from infinite_scheduler.errors import ConfigError
+
+Value = str | int | float | bool
+
+MASK: Final = "***"
+
+_SECRETS: Final = ("password", "passphrase", "secret", "pem", "jaas", "token", "oauthbearer.config", "private.key")
+"""A property with one of these in its name is shown to nobody."""
+
+_OPEN: Final = ("sasl.oauthbearer.token.endpoint.url",)
+"""Properties that only sound like secrets."""
+
+_IN_TEXT: Final = re.compile(
+    r"""(?ix) (?P<name> \b [\w.-]* (?: password | passphrase | secret | token ) \b \s* [=:] \s* )
+        (?: "[^"]*" | '[^']*' | [^\s;,"']+ )"""
+)
+"""A secret in the middle of a text, with its name before it: `password="x"`."""
+
+_LOGIN: Final = re.compile(r"(?P<lead>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@")
+
+_ACKS: Final = "every message waits for all replicas in sync: this is not to be had otherwise"
+_TIMEOUT: Final = "it follows the time-out of the app: set timeout there"
+_SERVERS: Final = "set bootstrap_servers"
+_CALLBACK: Final = "functions cannot be set here"
+_COMMITS: Final = "how far a topic was read is kept with the jobs, in one transaction of the store"
+
+OWNED: Final[Mapping[str, str]] = {
+    "bootstrap.servers": _SERVERS,
+    "metadata.broker.list": _SERVERS,
+    "group.id": "set group_id of the ingest",
+    "auto.offset.reset": "set auto_offset_reset of the ingest",
+    "enable.auto.commit": _COMMITS,
+    "auto.commit.enable": _COMMITS,
+    "auto.commit.interval.ms": _COMMITS,
+    "enable.auto.offset.store": _COMMITS,
+    "partition.assignment.strategy": "it is cooperative-sticky, so that a node that joins stops nobody",
+    "group.protocol": "it is classic, with cooperative rebalancing",
+    "enable.idempotence": "it is on, so that what the client sends again is not there twice",
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
+    "message.timeout.ms": _TIMEOUT,
+    "delivery.timeout.ms": _TIMEOUT,
+    "transactional.id": "messages are sent without transactions",
+    "delivery.report.only.error": "a job is done when its message was reported as delivered",
+    "enable.partition.eof": "it has no effect here",
+    "logger": _CALLBACK,
+    "error_cb": _CALLBACK,
+    "stats_cb": _CALLBACK,
+    "throttle_cb": _CALLBACK,
+    "oauth_cb": _CALLBACK,
+    "on_delivery": _CALLBACK,
+    "on_commit": _CALLBACK,
+}
+"""Properties that nobody else may set, and why."""
+
+
+class KafkaOptions(msgspec.Struct, frozen=True):
+    """The brokers and the properties of librdkafka that all its clients share; shown without secrets."""
+
+    bootstrap_servers: str
+    properties: Mapping[str, Value] = {}
+
+    def __post_init__(self) -> None:
+        servers: object = self.bootstrap_servers
+        if not isinstance(servers, str) or not servers.strip(" ,"):
+            raise ConfigError(
+                f"bootstrap_servers is {servers!r}; expected the brokers' addresses, such as "
+                "'localhost:9092' or 'kafka1:9092,kafka2:9092'"
+            )
+        for name, value in self.properties.items():
+            _check(name, value)
+
+    def client(self, defaults: Mapping[str, Value] = {}, /, **own: Any) -> dict[str, Any]:
+        """The configuration of one client; underscores in the names of `own` stand for dots.
+
+        `defaults` give way to the user's properties. `own` does not: what stands there is what the code relies on.
+        """
+        named = {name.replace("_", "."): value for name, value in own.items()}
+        return {**defaults, "bootstrap.servers": self.bootstrap_servers, **self.properties, **named}
+
+    @property
+    def shown(self) -> dict[str, Value]:
+        """What may be logged."""
+        return {
+            name: MASK if is_secret(name) else masked(value) if isinstance(value, str) else value
+            for name, value in self.client().items()
+        }
+
+    def without_secrets(self, text: str) -> str:
+        """A text, such as the message of an error, with no secret of these options in it."""
+        for name, value in self.properties.items():
+            if is_secret(name) and str(value).strip():
+                text = text.replace(str(value), MASK)
+        return masked(text)
+
+    def __repr__(self) -> str:
+        return f"KafkaOptions({self.shown})"
+
+
+def masked(text: str) -> str:
+    """A text without what looks like a secret in it."""
+    return _LOGIN.sub(rf"\g<lead>{MASK}@", _IN_TEXT.sub(rf"\g<name>{MASK}", text))
+
+
+def _check(name: object, value: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a property of Kafka has the name {name!r}; expected one of librdkafka's, such as linger.ms")
+    if name in OWNED:
+        raise ConfigError(f"the property {name!r} of Kafka cannot be set: {OWNED[name]}")
+    if not isinstance(value, Value):
+        shown = MASK if is_secret(name) else f"a {type(value).__name__}"
+        raise ConfigError(f"the property {name!r} of Kafka is {shown}; expected a text, a number or a boolean")
+
+
+def is_secret(name: str) -> bool:
+    """Must the value of this property be shown to nobody?"""
+    name = name.lower()
+    return name not in _OPEN and any(word in name for word in _SECRETS)
