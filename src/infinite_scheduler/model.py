@@ -233,6 +233,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     due_ms: int
     repeated: bool = False  # the idempotency key was known: this is the first job's id
+    differs: bool = False  # and the first job has another content
 
     @property
     def id(self) -> str:

@@ -23,7 +23,7 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo
+from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
 
@@ -529,6 +529,23 @@ class StatementsContract:
         assert await read(Shard(SMS, 0), Shard(SMS, 1)) == [wake]
         assert await read(Shard(SMS, 1), Shard(SMS, 2), Shard(MAIL, 1)) == [wish, other, wake]
         assert await read() == []
+
+    async def test_requests_are_read_until_they_name_enough_jobs(self, session: Session) -> None:
+        keys = tuple(new_row(NOW + n).key for n in range(300))
+        sizes = [1] * 20 + [300] * 3  # few keys are read with their request, many are not
+        requests = [
+            Request(id=bytes([n]) * 16, shard=Shard((SMS, MAIL)[n % 2], n % 3), change=None, keys=keys[:size])
+            for n, size in enumerate(sizes)
+        ]
+        await session.write(lambda tx: tx.insert_requests(requests))
+        mine = [Shard(app, number) for app in (SMS, MAIL) for number in range(2)]
+        wanted = {request.id: request for request in requests if request.shard in mine}
+        for limit in (1, 5, 100, 301, 10_000):
+            page = await session.read(lambda tx: tx.read_requests(mine, limit))  # noqa: B023
+            assert all(wanted[request.id] == request for request in page)
+            assert len({request.id for request in page}) == len(page)
+            assert named(page[:-1]) < limit, "the last one may be one too many, no other"
+            assert named(page) >= min(limit, named(wanted.values()))
 
     async def test_a_request_is_consumed_once(self, session: Session) -> None:
         requests = [Request(id=bytes([n]) * 16, shard=Shard(SMS, 1), change=None, keys=()) for n in range(3)]

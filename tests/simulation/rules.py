@@ -163,8 +163,8 @@ def no_cursor(patch: pytest.MonkeyPatch) -> None:
         return msgspec.structs.replace(made(shard, keys), id=next(numbers).to_bytes(16, "big"))
 
     def onwards(read: Callable[..., Sequence[Request]]) -> Callable[..., Sequence[Request]]:
-        def reading(self: Statements, shards: Collection[Shard]) -> Sequence[Request]:
-            found = [request for request in read(self, shards) if request.id > max(seen)]
+        def reading(self: Statements, shards: Collection[Shard], *limit: int) -> Sequence[Request]:
+            found = [request for request in read(self, shards, *limit) if request.id > max(seen)]
             seen.extend(request.id for request in found)
             return found
 

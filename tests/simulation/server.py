@@ -17,6 +17,7 @@ Work = Generator[None, None, T]
 
 TABLES = (
     "shards", "jobs", "entries", "requests", "verdicts", "keys", "attempts", "marks", "counts", "apps", "nodes",
+    "places", "letters",
 )  # fmt: skip
 ORDERED = frozenset({"jobs", "entries"})
 """Tables that are scanned in order; the first part of their key is the app."""
@@ -89,6 +90,7 @@ class Server:
         self.open: dict[Transaction, None] = {}
         self.listeners: list[Listener] = []
         self.nonces: dict[str, Process] = {}
+        self.letter_room: int | None = None  # the largest message that it takes
         self.strict = True  # a shard row may only be written under its exclusive lock
         self._away_until: dict[Process | None, float] = {}
 

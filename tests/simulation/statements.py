@@ -10,7 +10,8 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import ROOM, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo
+from infinite_scheduler.store.base import NAMED, ROOM, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 from tests.simulation.server import Transaction, Work
 
@@ -176,11 +177,12 @@ class SimStatements(Statements):
             yield from self.transaction.insert("requests", request.id, request)
 
     @reads
-    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
         found = [request for request in self.transaction.rows("requests").values() if request.shard in shards]
         if len(found) > 1:
             self.transaction.server.world.rng.shuffle(found)
-        return found
+        enough = (i for i in range(len(found)) if named(found[:i]) >= limit)
+        return found[: next(enough, None)]
 
     @writes
     def delete_requests(self, ids: Collection[bytes]) -> Work[Collection[bytes]]:
@@ -305,6 +307,85 @@ class SimStatements(Statements):
     @writes
     def delete_node(self, nonce: str) -> Work[None]:
         yield from self.transaction.change("nodes", nonce, gone)
+
+    @writes
+    def move_place(self, move: Move, now_ms: int) -> Work[bool]:
+        if move.seen is None:
+            place = Place(source=move.source, next=move.next, topic_id=move.topic_id, moved_ms=now_ms)
+            return (yield from self.transaction.insert("places", move.source, place))
+        return (yield from self.transaction.change("places", move.source, functools.partial(moved, move, now_ms)))
+
+    @reads
+    def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
+        rows = self.transaction.rows("places")
+        found = [rows[source] for source in sorted(rows)]
+        return [p for p in found if group in (None, p.source.group) and topic in (None, p.source.topic)]
+
+    @reads
+    def letter_room(self) -> int | None:
+        return self.transaction.server.letter_room
+
+    @writes
+    def insert_letters(self, letters: Sequence[DeadLetter]) -> Work[None]:
+        for letter in letters:
+            yield from self.transaction.insert("letters", bytes.fromhex(letter.id), letter)
+
+    @reads
+    def find_letters(self, query: LetterQuery, after: bytes | None, limit: int) -> Sequence[tuple[bytes, int]]:
+        found = [
+            (key, letter.size)
+            for key, letter in sorted(self.transaction.rows("letters").items(), reverse=not query.oldest_first)
+            if letter_wanted(query, letter) and (after is None or (key > after if query.oldest_first else key < after))
+        ]
+        return found[:limit]
+
+    @reads
+    def read_letters(self, keys: Collection[bytes]) -> Sequence[DeadLetter]:
+        found = (self.transaction.get("letters", key) for key in keys)
+        return [letter for letter in found if letter is not None]
+
+    @writes
+    def mark_letters(
+        self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]
+    ) -> Work[int]:
+        def marked(letter: DeadLetter) -> DeadLetter:
+            if letter.state not in among:
+                return letter
+            return msgspec.structs.replace(letter, state=state, note=letter.note if note is None else note)
+
+        count = 0
+        for key in sorted(keys):
+            count += yield from self.transaction.change("letters", key, marked)
+        return count
+
+    @reads
+    def count_letters(self) -> Mapping[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        for letter in self.transaction.rows("letters").values():
+            name = letter.source.topic, str(letter.state.value)
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    @reads
+    def count_keys(self) -> int:
+        return len(self.transaction.rows("keys"))
+
+
+def moved(move: Move, now_ms: int, place: Place) -> Place:
+    """The place after the move, or the same object if it is not as it was seen."""
+    if place.next != move.seen:
+        return place
+    topic_id = place.topic_id if move.topic_id is None else move.topic_id
+    return msgspec.structs.replace(place, next=move.next, topic_id=topic_id, moved_ms=now_ms)
+
+
+def letter_wanted(query: LetterQuery, letter: DeadLetter) -> bool:
+    return (
+        query.group in (None, letter.source.group)
+        and query.topic in (None, letter.source.topic)
+        and query.state in (None, letter.state)
+        and (query.before_ms is None or letter.failed_ms < query.before_ms)
+    )
 
 
 def gone(row: object) -> None:

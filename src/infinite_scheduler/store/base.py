@@ -5,11 +5,12 @@ by (nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
+from infinite_scheduler.store.inbox import Inbox
 
 MANY, FEW, ALONE = 1000, 30, 1
 """The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
@@ -22,6 +23,10 @@ ROOM = 8 << 20
 """Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
 
 
+NAMED = 1000
+"""Requests are read until they name so many jobs: a flood of them is answered a page at a time."""
+
+
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a store is told by the settings."""
 
@@ -30,6 +35,9 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_ms: int = DAY_MS
     lanes: int = 2  # on a server: how many connections work for owned shards
     connections: int = 2  # on a server: how many connections the doors share
+    idle_in_transaction_ms: int = 5_000  # on a server, and so are the next two: how long a transaction may stay idle,
+    lock_wait_ms: int = 10_000  # how long one waits for a lock,
+    silence_ms: int = 20_000  # and after what silence in the middle of a statement the server is given up
     ddl: bool = True  # on a server: may this process make and drop tables?
     tables: str = "daily"  # what span of time a table of a new app is for: daily or hourly
 
@@ -147,6 +155,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     change: Change | None
     keys: tuple[bytes, ...]
     due_ms: int | None = None
+
+
+def named(requests: Iterable[Request]) -> int:
+    """How many jobs these requests name; one that names none counts too."""
+    return sum(len(request.keys) or 1 for request in requests)
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,6 +341,10 @@ class Store(ABC):
         """Apps, nodes, shards and counts at one moment."""
 
     @abstractmethod
+    def inbox(self) -> Inbox:
+        """The side of this store that takes in what is read from topics; the store must be open."""
+
+    @abstractmethod
     def ownership(self, node: NodeInfo, poke: Poke) -> "Ownership":
         """The owner's side of this store, for one node of this process."""
 
@@ -386,8 +403,10 @@ class Ownership(ABC):
         """Read pending jobs by position in one fresh snapshot, rows and entries."""
 
     @abstractmethod
-    async def requests(self, shards: Collection[Shard], *, poked: bool) -> Sequence[Request]:
-        """The requests that wait for these shards; reading them changes nothing.
+    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
+        """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
+
+        They come in any order, and reading them changes nothing: who wants more consumes these first.
 
         Without a poke a store that knows that nobody else wrote since the last call may answer without looking.
         """

@@ -8,6 +8,7 @@ import msgspec
 
 from infinite_scheduler.errors import KeyConflict
 from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, shard_of
+from infinite_scheduler.store.base import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
 LATER_MS = 35 * DAY_MS
@@ -50,13 +51,20 @@ class Batch(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_table: HasTable = can_be_made
+        cls,
+        specs: Sequence[JobSpec],
+        now_ms: int,
+        next_shard: NextShard,
+        has_table: HasTable = can_be_made,
+        *,
+        strict: bool = True,
     ) -> Self:
-        """Give each job its id, in chunks that share a shard; KeyConflict if two contents have one idempotency key.
+        """Give each job its id, in chunks that share a shard.
 
-        A job whose period has no table waits in the one for later ones: its id says so for good.
+        A job whose period has no table waits in the one for later ones: its id says so for good. If two contents have
+        one idempotency key, that is a KeyConflict; unless `strict`, the second is a repeat all the same.
         """
-        first = _first_of_keys(specs)
+        first = _first_of_keys(specs, strict=strict)
         fresh = [
             spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
         ]
@@ -69,8 +77,8 @@ class Batch(msgspec.Struct, frozen=True):
             chunks.setdefault(Shard(row.spec.app, shard_of(row.key)), []).append(row)
         return chunks
 
-    def answers(self, repeats: Mapping[Key, bytes]) -> list[Accepted]:
-        """One answer for each job, in order; `repeats` are the ids of jobs that had their keys before this batch."""
+    def answers(self, repeats: Mapping[Key, Holder]) -> list[Accepted]:
+        """One answer for each job, in order; `repeats` are the jobs that had their keys before this batch."""
         by_key = {(r.spec.app, r.spec.idempotency_key): r.key for r in self.rows if r.spec.idempotency_key is not None}
         rows = iter(self.rows)
         answers = []
@@ -83,18 +91,25 @@ class Batch(msgspec.Struct, frozen=True):
             is_first = self.first[name] is spec
             if is_first:
                 next(rows)
-            key = repeats.get(name, by_key[name])
-            answers.append(Accepted(key, JobId(key).due_ms, repeated=name in repeats or not is_first))
+            holder = repeats.get(name) or Holder(by_key[name], self.first[name].digest)
+            answers.append(
+                Accepted(
+                    holder.key,
+                    JobId(holder.key).due_ms,
+                    repeated=name in repeats or not is_first,
+                    differs=holder.digest != spec.digest,
+                )
+            )
         return answers
 
 
-def _first_of_keys(specs: Sequence[JobSpec]) -> Mapping[Key, JobSpec]:
+def _first_of_keys(specs: Sequence[JobSpec], *, strict: bool) -> Mapping[Key, JobSpec]:
     """The first job of each idempotency key in this batch; the others are repeats of it."""
     first: dict[Key, JobSpec] = {}
     for spec in specs:
         if spec.idempotency_key is not None:
             known = first.setdefault((spec.app, spec.idempotency_key), spec)
-            if known.digest != spec.digest:
+            if strict and known.digest != spec.digest:
                 raise KeyConflict(spec.app, spec.idempotency_key, "earlier in the same call")
     return first
 

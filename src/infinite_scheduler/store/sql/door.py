@@ -11,7 +11,7 @@ import msgspec
 
 from infinite_scheduler.errors import KeyConflict, UnknownApp
 from infinite_scheduler.model import Change, Shard, Status, key_text, position, shard_of, start_of
-from infinite_scheduler.store.base import Request, ShardInfo
+from infinite_scheduler.store.base import Holder, Request, ShardInfo
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 
 Chunks = Mapping[Shard, Sequence[NewRow]]
@@ -21,14 +21,14 @@ Chunks = Mapping[Shard, Sequence[NewRow]]
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
     """What an insert led to."""
 
-    repeats: Mapping[tuple[str, str], bytes]  # (app, idempotency key) → id of the job that has it already
+    repeats: Mapping[tuple[str, str], Holder]  # (app, idempotency key) → the job that has it already
     woken: frozenset[Shard]  # shards whose owners were asked to look
 
 
-def insert(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
+def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) -> Inserted:
     """Insert rows; where they are due before the line, ask the owner to look [1, 3]."""
     shards = lock_known(tx, chunks)
-    fresh, repeats = claim_keys(tx, chunks)
+    fresh, repeats = claim_keys(tx, chunks, strict=strict)
     for app, rows in by_app(fresh).items():
         tx.insert_jobs(app, rows)
     lines = {shard: start_of(shards[shard].line_ms) for shard in fresh}
@@ -41,7 +41,7 @@ def insert(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
 
 def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
     """Insert rows in a transaction of the user's own: it takes no lock, so it always asks the owner to look [3]."""
-    fresh, repeats = claim_keys(tx, chunks)
+    fresh, repeats = claim_keys(tx, chunks, strict=True)
     for app, rows in by_app(fresh).items():
         tx.insert_jobs(app, rows)
     tx.insert_requests([wake(shard, [row.key for row in rows]) for shard, rows in fresh.items() if rows])
@@ -58,19 +58,18 @@ def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
     return shards
 
 
-def claim_keys(tx: Statements, chunks: Chunks) -> tuple[Chunks, Mapping[tuple[str, str], bytes]]:
-    """Leave out the rows whose idempotency key belongs to another job."""
-    repeats: dict[tuple[str, str], bytes] = {}
+def claim_keys(tx: Statements, chunks: Chunks, *, strict: bool) -> tuple[Chunks, Mapping[tuple[str, str], Holder]]:
+    """Leave out the rows whose idempotency key belongs to another job; if strict, that must have the same content."""
+    repeats: dict[tuple[str, str], Holder] = {}
     for app, rows in by_app(chunks).items():
         keyed = [row for row in rows if row.spec.idempotency_key is not None]
         others = tx.claim_keys(app, keyed) if keyed else {}
         for row in keyed:
             key = row.spec.idempotency_key or ""
             if key in others:
-                first, digest = others[key]
-                if digest != row.spec.digest:
-                    raise KeyConflict(app, key, key_text(first))
-                repeats[app, key] = first
+                repeats[app, key] = first = Holder(*others[key])
+                if strict and first.digest != row.spec.digest:
+                    raise KeyConflict(app, key, key_text(first.key))
     if not repeats:
         return chunks, repeats
     fresh = {

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
-from infinite_scheduler.store.base import Request
+from infinite_scheduler.store.base import NAMED, Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, places
+from infinite_scheduler.store.sql.inbox_rows import InboxRows
 from infinite_scheduler.store.sql.rows import in_chunks, padded
 from infinite_scheduler.store.sql.scans import Scans
 from infinite_scheduler.store.sql.schema import KEYS_TABLE
@@ -23,12 +24,17 @@ COUNTER: Final = ("process", "app", "day", "what", "n")
 
 KEY_BYTES: Final = 16
 
+JOB_IDS: Final = REQUEST.index("job_ids")
+
+SMALL: Final = 64 * KEY_BYTES
+"""The keys of a request are read with it up to this size: a page of small ones is little, one of large ones is not."""
+
 ONCE: Final = "once-"
 """How the name of a process begins whose counters are written once: they can be folded at any time."""
 
 
-class SqlStatements(Scans, ClusterRows):
-    """All statements: jobs and the cluster by their base classes, and here what goes on between doors and owners."""
+class SqlStatements(Scans, ClusterRows, InboxRows):
+    """All statements: jobs, cluster, inbox by their base classes, and here what goes on between doors and owners."""
 
     def insert_requests(self, requests: Iterable[Request]) -> None:
         self._run_many(
@@ -39,14 +45,30 @@ class SqlStatements(Scans, ClusterRows):
             ],
         )
 
-    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
-        wanted = frozenset(shards)
-        found: list[Request] = []
-        for chunk in in_chunks(sorted({shard.app for shard in wanted})):
+    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+        """The keys in those that name many jobs are left out until it is known how many of these are read."""
+        columns = ", ".join(REQUEST).replace("job_ids", f"CASE WHEN LENGTH(job_ids) <= {SMALL} THEN job_ids END")
+        rows: list[Any] = []
+        for numbers, apps in _alike(shards).items():
+            some = padded(apps)
+            text = (
+                f"SELECT {columns}, LENGTH(job_ids) FROM scheduler_requests WHERE app IN ({places(len(some))})"
+                f" AND shard IN ({', '.join(map(str, numbers))}) LIMIT {limit - len(rows):d}"
+            )
+            rows += self._select(text, some)
+            if len(rows) == limit:
+                break
+        return self._with_keys(_naming(rows, limit))
+
+    def _with_keys(self, rows: Sequence[Any]) -> list[Request]:
+        """The requests of these rows, with the keys that were left out."""
+        large = [row[0] for row in rows if row[JOB_IDS] is None]
+        keys: dict[bytes, bytes] = {row[0]: row[JOB_IDS] for row in rows if row[JOB_IDS] is not None}
+        for chunk in in_chunks(large):
             some = padded(chunk)
-            text = f"SELECT {', '.join(REQUEST)} FROM scheduler_requests WHERE app IN ({places(len(some))})"
-            found += map(_request, self._select(text, some))
-        return [request for request in found if request.shard in wanted]
+            text = f"SELECT id, job_ids FROM scheduler_requests WHERE id IN ({places(len(some))})"
+            keys.update(self._select(text, some))
+        return [_request(row, keys[row[0]]) for row in rows if row[0] in keys]
 
     def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
         return {request for request in ids if self._run("DELETE FROM scheduler_requests WHERE id = ?", (request,))}
@@ -74,12 +96,12 @@ class SqlStatements(Scans, ClusterRows):
         if self._dialect.copies and self._bold:
             self._dialect.insert_new(self._cursor, KEYS_TABLE, KEY, claims)
             return {}
-        if not claims or self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) == len(claims):
-            return {}
-        wanted = {(key, id_) for _, key, id_, _, _ in claims}
-        others = self.read_keys(app, {key for key, _ in wanted})
-        differing = {key for key, id_ in wanted if others[key][0] != id_}
-        return {key: others[key] for key in differing}
+        others: dict[str, tuple[bytes, bytes]] = {}
+        while claims and self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) < len(claims):
+            held = self.read_keys(app, {key for _, key, *_ in claims})
+            others |= {key: held[key] for _, key, id_, *_ in claims if key in held and held[key][0] != id_}
+            claims = [claim for claim in claims if claim[1] not in held]  # pruned between the two statements
+        return others
 
     def read_keys(self, app: str, keys: Collection[str]) -> Mapping[str, tuple[bytes, bytes]]:
         found: dict[str, tuple[bytes, bytes]] = {}
@@ -134,8 +156,29 @@ class SqlStatements(Scans, ClusterRows):
         return counts
 
 
-def _request(row: Sequence[Any]) -> Request:
-    id_, app, number, change, keys, due_ms = row
+def _alike(shards: Iterable[Shard]) -> dict[tuple[int, ...], list[str]]:
+    """The apps of which the same shards are meant, by the numbers of those."""
+    numbers: dict[str, list[int]] = {}
+    for shard in sorted(shards):
+        numbers.setdefault(shard.app, []).append(shard.number)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for app, some in numbers.items():
+        alike.setdefault(tuple(some), []).append(app)
+    return alike
+
+
+def _naming(rows: Sequence[Any], limit: int) -> Sequence[Any]:
+    """Requests up to the one by which they name so many jobs."""
+    named = 0
+    for i, row in enumerate(rows):
+        named += row[-1] // KEY_BYTES or 1
+        if named >= limit:
+            return rows[: i + 1]
+    return rows
+
+
+def _request(row: Sequence[Any], keys: bytes) -> Request:
+    id_, app, number, change, _, due_ms, _ = row
     return Request(
         id=id_,
         shard=Shard(app, number),

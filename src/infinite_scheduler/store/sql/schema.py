@@ -124,10 +124,45 @@ KEY_COLUMNS: Columns = (
 )
 
 
+OFFSETS_TABLE = "scheduler_ingest_offsets"
+OFFSET_COLUMNS: Columns = (
+    ("group_id", "name NOT NULL"),
+    ("topic", "name NOT NULL"),
+    ("partition_number", "int NOT NULL"),
+    ("next_offset", "int NOT NULL"),
+    ("topic_id", "name"),
+    ("moved_ms", "int NOT NULL"),
+)
+
+LETTERS_TABLE = "scheduler_dead_letters"
+LETTER_COLUMNS: Columns = (
+    ("group_id", "name NOT NULL"),
+    ("topic", "name NOT NULL"),
+    ("partition_number", "int NOT NULL"),
+    ("message_offset", "int NOT NULL"),
+    ("state", "name NOT NULL"),
+    ("error", "text NOT NULL"),
+    ("note", "text"),
+    ("dlq_topic", "text"),
+    ("message_bytes", "int NOT NULL"),
+    ("cut_bytes", "int NOT NULL"),
+    ("failed_ms", "int NOT NULL"),
+    ("id", "key NOT NULL"),
+    ("message_key", "bytes"),
+    ("headers", "text NOT NULL"),
+    ("message_value", "bytes"),
+)
+
+
 Index = tuple[str, str]
 """The name of an index and the columns it is over."""
 
 REQUESTS_INDEX: Index = ("scheduler_requests_by_shard", "app, shard")
+LETTERS_INDEXES: Sequence[Index] = (
+    ("scheduler_dead_letters_by_state", "state, id"),
+    ("scheduler_dead_letters_by_topic", "topic, state, id"),
+)
+"""The unsent ones are looked for all the time, and all of them are counted."""
 
 
 def create_table(  # noqa: PLR0917 - a table has so many parts
@@ -185,11 +220,27 @@ def _first(dialect: Dialect) -> Iterator[str]:
     )
     if not dialect.indexes_in_tables:
         for table, some in indexes.items():
-            for name, over in some:
-                yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} {over if '(' in over else f'({over})'}"
+            yield from _create_indexes(table, some)
 
 
-MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first,)
+def _second(dialect: Dialect) -> Iterator[str]:
+    """What is read from topics: how far, and what could not become a job."""
+    moved = (dialect.readable_time("moved_at", "moved_ms"),)
+    yield create_table(dialect, OFFSETS_TABLE, OFFSET_COLUMNS, "group_id, topic, partition_number", moved)
+    readable = (dialect.readable_id("letter_id", "id"), dialect.readable_time("failed_at", "failed_ms"))
+    yield create_table(
+        dialect, LETTERS_TABLE, LETTER_COLUMNS, "id", readable, LETTERS_INDEXES, dialect.large_table_options
+    )
+    if not dialect.indexes_in_tables:
+        yield from _create_indexes(LETTERS_TABLE, LETTERS_INDEXES)
+
+
+def _create_indexes(table: str, indexes: Sequence[Index]) -> Iterator[str]:
+    for name, over in indexes:
+        yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} {over if '(' in over else f'({over})'}"
+
+
+MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first, _second)
 """Step n brings a database from version n to n + 1. A step that was released never changes."""
 
 VERSION = len(MIGRATIONS)

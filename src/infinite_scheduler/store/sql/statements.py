@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
+from infinite_scheduler.store.base import NAMED, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 
 T = TypeVar("T")
 
@@ -115,8 +116,8 @@ class Statements(ABC):
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
 
     @abstractmethod
-    def read_requests(self, shards: Collection[Shard]) -> Sequence[Request]:
-        """All requests for these shards, in any order."""
+    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+        """Requests for these shards, in any order, up to the one by which they name `limit` jobs."""
 
     @abstractmethod
     def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
@@ -190,6 +191,50 @@ class Statements(ABC):
 
     @abstractmethod
     def delete_node(self, nonce: str) -> None: ...
+
+    @abstractmethod
+    def move_place(self, move: Move, now_ms: int) -> bool:
+        """Compare and set a place; one that was not seen is inserted unless it is there. False: it is another.
+
+        Waits for whoever is about to write it. A topic id that is not told stays as it is.
+        """
+
+    @abstractmethod
+    def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
+        """Places by group, topic and partition, in this order."""
+
+    @abstractmethod
+    def letter_room(self) -> int | None:
+        """The largest message that a dead letter can carry into this database, in bytes; None: any."""
+
+    @abstractmethod
+    def insert_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Insert dead letters; one that is there already is left alone."""
+
+    @abstractmethod
+    def find_letters(self, query: LetterQuery, after: bytes | None, limit: int) -> Sequence[tuple[bytes, int]]:
+        """Ids of dead letters with the size of their messages, in the order that is asked for, from after this id."""
+
+    @abstractmethod
+    def read_letters(self, keys: Collection[bytes]) -> Sequence[DeadLetter]:
+        """Dead letters by id, in any order, those that exist."""
+
+    @abstractmethod
+    def mark_letters(
+        self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]
+    ) -> int:
+        """Compare and set the state of letters that are in one of some states. Returns how many were.
+
+        Waits for whoever is about to do the same. Without a note the one that is there stays.
+        """
+
+    @abstractmethod
+    def count_letters(self) -> Mapping[tuple[str, str], int]:
+        """How many dead letters there are, by topic and state."""
+
+    @abstractmethod
+    def count_keys(self) -> int:
+        """How many idempotency keys there are; where they are very many, about as many."""
 
 
 Body = Callable[[Statements], T]

@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -42,6 +43,7 @@ from infinite_scheduler.store.base import (
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.door import Ask, Standing
+from infinite_scheduler.store.sql.inbox import SqlInbox
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample
 from infinite_scheduler.store.sql.petitions import Petitions
 from infinite_scheduler.store.sql.prepared import Prepared
@@ -123,14 +125,17 @@ class SqlStore(Store):
 
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         now_ms = self._clock.wall_ms()
+        batch = await self._batch(specs, now_ms)
+        inserted = await self._insert(batch.chunks, now_ms)
+        self._poke(inserted.woken)
+        return batch.answers(inserted.repeats)
+
+    async def _batch(self, specs: Sequence[JobSpec], now_ms: int, *, strict: bool = True) -> Batch:
+        """Give jobs their ids, shards and tables."""
         for app in {spec.app for spec in specs}:
             await self._app(app)
         has_table = can_be_made if self._limits.ddl else await self._prepared.tables(self._apps, specs, now_ms)
-        batch = Batch.of(specs, now_ms, self._next_shard, has_table)
-        inserted = await self._insert(batch.chunks, now_ms)
-        if inserted.woken:
-            self._poke(inserted.woken)
-        return batch.answers(inserted.repeats)
+        return Batch.of(specs, now_ms, self._next_shard, has_table, strict=strict)
 
     async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> door.Inserted:
         """Insert, and again under the same ids when the answer was lost."""
@@ -204,8 +209,8 @@ class SqlStore(Store):
     async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
         def body(tx: Statements) -> JobRecord | None:
             for name in [app] if app else [info.name for info in tx.read_apps()]:
-                for record in tx.read_jobs(name, [key]):
-                    return msgspec.structs.replace(record, attempts=tuple(tx.read_attempts(name, key)))
+                if (record := _whole(tx, name, key)) is not None:
+                    return record
             return None
 
         return await self._reader.read(body)
@@ -240,6 +245,11 @@ class SqlStore(Store):
 
         return await self._reader.read(body)
 
+    def inbox(self) -> SqlInbox:
+        if self._petitions is None:
+            raise StoreUnavailable("the store is not open")
+        return SqlInbox(self._door, self._reader, self._clock, partial(self._batch, strict=False), self._poke)
+
     def ownership(self, node: NodeInfo, poke: Poke) -> SqlOwnership:
         if self._petitions is None:
             raise StoreUnavailable("the store is not open")
@@ -250,8 +260,20 @@ class SqlStore(Store):
         return owner
 
     def _poke(self, shards: Collection[Shard]) -> None:
-        for poke in self._pokes:
-            poke(shards)
+        if shards:
+            for poke in self._pokes:
+                poke(shards)
+
+
+def _whole(tx: Statements, app: str, key: bytes) -> JobRecord | None:
+    """A job with its attempts as both stood at one moment: if it changed while they were read, they are read again."""
+    while found := tx.read_jobs(app, [key]):
+        attempts = tuple(tx.read_attempts(app, key))
+        job = found[0].job
+        heads = tx.read_heads(app, [key])
+        if [(h.status, h.attempt, h.due_ms) for h in heads] == [(found[0].status, job.attempt, job.due_ms)]:
+            return msgspec.structs.replace(found[0], attempts=attempts)
+    return None
 
 
 def _record_key(record: JobRecord) -> bytes:

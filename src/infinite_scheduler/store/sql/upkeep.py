@@ -76,6 +76,7 @@ class Keeper:
         for step in (
             self._prune_attempts,
             self._prune_keys,
+            self._prune_letters,
             self._prune_verdicts,
             self._prune_counters,
             self._forget_nodes,
@@ -163,6 +164,16 @@ class Keeper:
         while count == SLICE and self._slices > 0:
             count = await self._write(lambda tx: tx.prune_keys(self._old_keys_ms))
             self._spend(count)
+
+    async def _prune_letters(self) -> None:
+        """Those that have yet to be sent to their topic stay, however old."""
+        start: bytes | None = FIRST
+        while start is not None and self._slices > 0:
+            old, start = await self._read(
+                lambda tx, at=start: tx.old_letters(at, max(0, self._old_ms))  # type: ignore[misc]
+            )
+            if old:
+                self._spend(await self._write(lambda tx, old=old: tx.delete_letters(old)))  # type: ignore[misc]
 
     async def _prune_verdicts(self) -> None:
         count = SLICE

@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
-from infinite_scheduler.store.base import NodeInfo
+from infinite_scheduler.store.base import ROOM, NodeInfo
+from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING
 from infinite_scheduler.store.sql.relational import COUNTER, ONCE, SqlStatements, keys_in
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
+from infinite_scheduler.store.sql.schema import LETTERS_TABLE
 from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
@@ -22,6 +24,8 @@ STRIDE: Final = 20 * SLICE
 
 _STRIDE: Final = "SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
 _ENDED: Final = f"id >= ? AND id < ? AND status <> '{PENDING}' AND finished_ms < ?"
+
+UNSENT: Final = str(LetterState.UNSENT.value)
 
 FOLDED: Final = ""
 """The process under whose name the counters of all others are added up."""
@@ -186,6 +190,29 @@ class UpkeepRows(SqlStatements):
     def prune_keys(self, before_ms: int) -> int:
         """Delete the next idempotency keys that were claimed before this moment."""
         return self._dialect.prune_keys(self._cursor, before_ms, SLICE)
+
+    def old_letters(self, start: bytes, before_ms: int) -> tuple[Sequence[bytes], bytes | None]:
+        """The next dead letters that failed before this moment and were sent or need not be; and where to go on.
+
+        As many as may go at once: to let go of large ones takes its time.
+        """
+        rows = self._select(
+            f"SELECT id, message_bytes FROM {LETTERS_TABLE} WHERE id > ? AND id < ? AND state <> '{UNSENT}'"
+            " ORDER BY id LIMIT ?",
+            (start, start_of(before_ms), SLICE),
+        )
+        old: list[bytes] = []
+        room = ROOM
+        for key, size in rows:
+            if old and size > room:
+                break
+            old.append(key)
+            room -= size
+        return old, old[-1] if len(old) < len(rows) or len(rows) == SLICE else None
+
+    def delete_letters(self, keys: Collection[bytes]) -> int:
+        """Delete these dead letters."""
+        return self._delete_in(LETTERS_TABLE, "id", keys)
 
     def old_verdicts(self, before_ms: int) -> Sequence[bytes]:
         """The next verdicts that nobody waits for any more."""

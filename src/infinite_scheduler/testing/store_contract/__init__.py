@@ -3,6 +3,7 @@
 from infinite_scheduler.testing.store_contract.accepting import Accepting
 from infinite_scheduler.testing.store_contract.bench import Bench
 from infinite_scheduler.testing.store_contract.changing import Changing
+from infinite_scheduler.testing.store_contract.ingesting import Forgetting, Ingesting
 from infinite_scheduler.testing.store_contract.looking import Looking
 from infinite_scheduler.testing.store_contract.owning import Owning
 from infinite_scheduler.testing.store_contract.scanning import Scanning
@@ -12,8 +13,8 @@ from infinite_scheduler.testing.store_contract.waking import Waking
 __all__ = ["Bench", "StoreContract"]
 
 
-class StoreContract(Accepting, Owning, Waking, Scanning, Settling, Changing, Looking):
-    """Promises of `Store` and `Ownership`; put a store under them by saying how it is made.
+class StoreContract(Accepting, Owning, Waking, Scanning, Settling, Changing, Looking, Ingesting, Forgetting):
+    """Promises of `Store`, `Ownership` and `Inbox`; put a store under them by saying how it is made.
 
     ```python
     class TestMyStore(StoreContract):

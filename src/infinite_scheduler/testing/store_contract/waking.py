@@ -3,6 +3,7 @@
 import pytest
 
 from infinite_scheduler.model import Change, Priority, Shard, Status
+from infinite_scheduler.store.base import named
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE
 
@@ -59,6 +60,17 @@ class Waking(Promises):
         assert list(answers.woken) == [await bench.job(accepted)]
         assert not answers.lost
         assert not await owner.requests()
+
+    async def test_a_flood_of_requests_is_read_and_answered_in_pages(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        flood = [(await bench.add(1000 + n))[0] for n in range(25)] + list(await bench.add(*range(2000, 2030)))
+        woken: list[bytes] = []
+        while page := await owner.ownership.requests([SHARD], poked=True, limit=10):
+            assert named(page[:-1]) < 10
+            woken += keys((await owner.answer(page)).woken)
+            if named(page) < 10:
+                break
+        assert sorted(woken) == sorted(keys(flood)), "a page with fewer was the last one"
 
     async def test_a_wake_is_consumed_once(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)

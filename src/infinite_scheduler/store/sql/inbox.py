@@ -1,0 +1,187 @@
+"""The inbox of a SQL store: what is read from topics goes in together with how far it was read."""
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import InvalidRequest, PlacesMoved, UnknownLetter
+from infinite_scheduler.model import Accepted, JobId, JobSpec, key_text
+from infinite_scheduler.store.base import Poke
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, Place
+from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.statements import Session, Statements
+
+LONGEST_TEXT: Final = 4000
+"""Signs of an error or a note that are kept: an error may quote the message that it is about."""
+
+ESCAPED: Final = 8
+"""What a byte of a header may become on its way into the store, at worst."""
+
+REPLAYABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED}
+
+MakeBatch = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, Batch]]
+"""Gives jobs that come now their ids; those that repeat an idempotency key are repeats whatever their content."""
+
+
+class SqlInbox(Inbox):
+    """Places and dead letters in tables beside those of the jobs."""
+
+    def __init__(self, session: Session, reader: Session, clock: Clock, make_batch: MakeBatch, poke: Poke) -> None:
+        self._session = session
+        self._reader = reader
+        self._clock = clock
+        self._make_batch = make_batch
+        self._poke = poke
+
+    async def take(
+        self, specs: Sequence[JobSpec], letters: Sequence[DeadLetter], moves: Sequence[Move]
+    ) -> Sequence[Accepted]:
+        now_ms = self._clock.wall_ms()
+        batch = await self._make_batch(specs, now_ms)
+        chunks = batch.chunks
+        inserted = await self._session.write(lambda tx: take(tx, chunks, letters, moves, now_ms))
+        self._poke(inserted.woken)
+        return batch.answers(inserted.repeats)
+
+    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
+        return await self._reader.read(lambda tx: tx.read_places(group, topic))
+
+    async def reset(self, moves: Sequence[Move]) -> None:
+        now_ms = self._clock.wall_ms()
+        await self._session.write(lambda tx: move_places(tx, moves, now_ms))
+
+    async def letters(self, query: LetterQuery) -> Letters:
+        after = None if query.cursor is None else letter_key(query.cursor)
+        if query.cursor is not None and after is None:
+            raise InvalidRequest(f"cursor {query.cursor!r} is none of a page of dead letters")
+        return await self._reader.read(lambda tx: page(tx, query, after))
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        key = letter_key(letter_id)
+        found = await self._reader.read(lambda tx: tx.read_letters([key])) if key else ()
+        return found[0] if found else None
+
+    async def mark(self, letter_ids: Collection[str], state: LetterState, note: str | None = None) -> None:
+        keys = [key for key in map(letter_key, letter_ids) if key]
+        unsent = frozenset({LetterState.UNSENT})
+        await self._session.write(lambda tx: tx.mark_letters(keys, state, readable(note), among=unsent))
+
+    async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
+        key = letter_key(letter_id)
+        if key is None:
+            raise UnknownLetter(letter_id)
+        now_ms = self._clock.wall_ms()
+        batch = await self._make_batch([spec], now_ms)
+        accepted, inserted = await self._session.write(lambda tx: replay(tx, key, batch, now_ms))
+        self._poke(inserted.woken)
+        return accepted
+
+    async def letter_counts(self) -> Mapping[tuple[str, str], int]:
+        return await self._reader.read(lambda tx: tx.count_letters())
+
+    async def live_keys(self) -> int:
+        return await self._reader.read(lambda tx: tx.count_keys())
+
+
+def take(
+    tx: Statements, chunks: door.Chunks, letters: Sequence[DeadLetter], moves: Sequence[Move], now_ms: int
+) -> door.Inserted:
+    """Move places, accept jobs, keep letters. The places come first: whoever else moves them waits, and then finds out.
+
+    All transactions lock places, shards and keys in this order, so that they never wait for each other in a circle; a
+    letter that is there already is locked by whoever replays or marks it, and is waited for by nobody in here.
+    """
+    move_places(tx, moves, now_ms)
+    inserted = door.insert(tx, chunks, now_ms, strict=False) if chunks else NOTHING
+    keep_letters(tx, letters)
+    return inserted
+
+
+NOTHING: Final = door.Inserted(repeats={}, woken=frozenset())
+
+
+def move_places(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
+    """Compare and set places, all or none."""
+    for move in sorted(moves, key=attrgetter("source")):
+        if not tx.move_place(move, now_ms):
+            group, topic, partition = move.source.group, move.source.topic, move.source.partition
+            found = "has a place already" if move.seen is None else f"is not at offset {move.seen} any more"
+            raise PlacesMoved(
+                f"partition {partition} of topic {topic!r} {found} for group {group!r}: another consumer of the group "
+                "has read on, or the place was reset"
+            )
+
+
+def keep_letters(tx: Statements, letters: Sequence[DeadLetter]) -> None:
+    """Keep dead letters, as much of each as the database takes: none may block what comes behind it."""
+    if letters:
+        room = tx.letter_room()
+        tx.insert_letters([fitting(letter, room) for letter in letters])
+
+
+def fitting(letter: DeadLetter, room: int | None) -> DeadLetter:
+    """The letter with texts that every database can store, and a message of at most `room` bytes."""
+    letter = msgspec.structs.replace(letter, error=readable(letter.error), note=readable(letter.note))
+    if room is None or letter.size + (ESCAPED - 1) * letter.header_size <= room:
+        return letter
+    headers = letter.headers if ESCAPED * letter.header_size <= room // 2 else ()
+    key = letter.key and letter.key[: room // 4]
+    left = room - len(key or b"") - (ESCAPED * letter.header_size if headers else 0)
+    kept = msgspec.structs.replace(letter, key=key, headers=headers, value=letter.value and letter.value[:left])
+    cut = letter.size - kept.size
+    note = f"the database takes at most {room} bytes, so {cut} bytes of the message are cut off"
+    return msgspec.structs.replace(kept, cut_bytes=cut, note=note)
+
+
+def readable(text: str | None) -> str | None:
+    """A text that can be stored: not every database takes every sign, and no error needs to be longer."""
+    if text is None:
+        return None
+    return text[:LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def page(tx: Statements, query: LetterQuery, after: bytes | None) -> Letters:
+    """One page of letters: which ones is decided by their sizes, before any is read."""
+    heads = tx.find_letters(query, after, query.limit + 1)
+    chosen: list[bytes] = []
+    room = query.room
+    for key, size in heads[: query.limit]:
+        if chosen and size > room:
+            break
+        chosen.append(key)
+        room -= size
+    letters = sorted(tx.read_letters(chosen), key=attrgetter("id"), reverse=not query.oldest_first)
+    return Letters(letters=letters, cursor=chosen[-1].hex() if chosen and len(chosen) < len(heads) else None)
+
+
+def replay(tx: Statements, key: bytes, batch: Batch, now_ms: int) -> tuple[Accepted, door.Inserted]:
+    """Mark the letter, which whoever else replays it waits for, then accept the job; or answer with the first one."""
+    (row,) = batch.rows
+    if not tx.mark_letters([key], LetterState.REPLAYED, key_text(row.key), among=REPLAYABLE):
+        return _replayed(tx, key), NOTHING
+    inserted = door.insert(tx, batch.chunks, now_ms, strict=False)
+    (accepted,) = batch.answers(inserted.repeats)
+    if accepted.repeated:  # its idempotency key belongs to another job
+        tx.mark_letters([key], LetterState.REPLAYED, accepted.id, among={LetterState.REPLAYED})
+    return accepted, inserted
+
+
+def _replayed(tx: Statements, key: bytes) -> Accepted:
+    found = tx.read_letters([key])
+    if not found or found[0].note is None:
+        raise UnknownLetter(key.hex())
+    job = JobId.parse(found[0].note)
+    return Accepted(bytes(job), job.due_ms, repeated=True)
+
+
+def letter_key(letter_id: str) -> bytes | None:
+    """The id of a letter as the database has it, also from how that shows it; None: it is no such id."""
+    try:
+        key = bytes.fromhex(letter_id.replace("-", ""))
+    except ValueError:
+        return None
+    return key if len(key) == 16 else None

@@ -1,0 +1,23 @@
+"""Databases as an earlier version has left them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from infinite_scheduler.cli import migrate
+from infinite_scheduler.store.sql import schema, sqlite
+from infinite_scheduler.store.sql.server import tables
+
+
+@contextmanager
+def schema_version(version: int) -> Iterator[None]:
+    """Whatever is opened here knows the schema up to this version only."""
+    steps = schema.MIGRATIONS[:version]
+    with (
+        mock.patch.object(schema, "MIGRATIONS", steps),
+        mock.patch.object(schema, "VERSION", version),
+        mock.patch.object(sqlite, "VERSION", version),
+        mock.patch.object(tables, "VERSION", version),
+        mock.patch.object(migrate, "VERSION", version),
+    ):
+        yield
