@@ -1,7 +1,8 @@
 """The port of a handler: what happens at the moment."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from infinite_scheduler.model import Job, Outcome
 
@@ -17,6 +18,21 @@ class Handler(ABC):
 
     batch: int = 1
     """The most jobs that one call takes."""
+
+    checks: bool = False
+    """Does `check` look at the data? Where it does not, doors need not decode it."""
+
+    def check(self, data: Any) -> None:
+        """Refuse data that this handler can do nothing with, at the door: raise InvalidPayload and say what to change.
+
+        Any other error is taken for a passing one: the door tries again a few times.
+        """
+        del data
+
+    def adopt(self, message: Mapping[str, Any]) -> object | None:
+        """The moment in a message that has no envelope but is a job's data as it stands; None: it is none of ours."""
+        del message
+        return None
 
     async def start(self) -> None:
         """Get ready; called once before the first job."""

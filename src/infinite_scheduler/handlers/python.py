@@ -10,6 +10,7 @@ from infinite_scheduler.clock import Clock, SystemClock
 from infinite_scheduler.errors import HandlerError, HandlerTimeout, WorkerDied
 from infinite_scheduler.handlers.answers import DONE, as_error, read_answer, read_answers
 from infinite_scheduler.handlers.base import Handler, Report
+from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.deadlines import Deadlines
 from infinite_scheduler.handlers.function import check_function, check_importable, is_async, name_of
 from infinite_scheduler.handlers.loading import load_function
@@ -45,6 +46,7 @@ class PythonHandler(Handler):
         pool: Literal["thread", "process"] | None = None,
         concurrency: int = 1,
         timeout_ms: int | None = None,
+        checks: Checks | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._name = function if isinstance(function, str) else name_of(function)
@@ -61,11 +63,17 @@ class PythonHandler(Handler):
                 f"handler {self._name!r} is async and needs no pool: leave out pool={pool!r}, or use a plain def"
             )
         self.batch = batch or 1
+        self._checks = checks or Checks()
+        self.checks = bool(self._checks)
         self._batched = batch is not None
         self._timeout_ms = timeout_ms or 0
         self._deadlines = None if timeout_ms is None else Deadlines(clock or SystemClock(), timeout_ms)
         self._threads = Threads(concurrency, self._name)
         self._workers = Workers(self._name, batched=self._batched) if pool == "process" else None
+
+    def check(self, data: Any) -> None:
+        """Refuse what the app's own checks refuse."""
+        self._checks(data)
 
     async def start(self) -> None:
         """Find out whether worker processes can import the function."""
