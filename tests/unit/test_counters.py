@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from infinite_scheduler.model import MAX_DUE_MS, Shard
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.counters import APP_COUNTS, NODE_COUNTS, Counters, Lateness, upper_ms
+from infinite_scheduler.observe.counters import APP_COUNTS, NODE_COUNTS, TOPIC_COUNTS, Counters, Lateness, upper_ms
 
 SHARDS = [Shard("shop", 0), Shard("shop", 1), Shard("sms", 0)]
 
@@ -53,6 +53,24 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
     assert shop["lateness"] == {"count": 3, "total_ms": 903, "p50_ms": 3, "p99_ms": 900, "max_ms": 900}
     assert apps["sms"]["accepted"] == 1
     assert apps["sms"]["done"] == 0
+
+
+def test_what_happens_to_messages_is_counted_per_topic() -> None:
+    topics = told(
+        events.MessagesTaken(topic="jobs", received=9, accepted=6, repeated=1, failed=2),
+        events.MessagesTaken(topic="jobs", received=1, accepted=1, repeated=0, failed=0),
+        events.DeadLettersSent(topic="jobs", dlq_topic="dead", count=2),
+        events.MessagesTaken(topic="other", received=3, accepted=0, repeated=3, failed=0),
+    ).snapshot()["topics"]
+    assert tuple(topics["jobs"]) == TOPIC_COUNTS
+    assert topics["jobs"] == {
+        "messages_received": 10,
+        "messages_processed": 7,
+        "messages_failed": 2,
+        "messages_sent_to_dlq": 2,
+        "duplicates_skipped": 1,
+    }
+    assert topics["other"]["duplicates_skipped"] == 3
 
 
 def test_what_happens_to_the_node_is_counted() -> None:

@@ -86,6 +86,25 @@ EVERY: list[events.Event] = [
     events.StillRunning(app="shop", job_ids=["j"]),
     events.TablesKept(app="shop", tables="daily", configured="hourly"),
     events.Maintained(made=["t1"], dropped=["t0"], pruned=5),
+    events.IngestMade(config="KafkaIngestConfig(topic='jobs')"),
+    events.IngestStarted(topic="jobs", group="g"),
+    events.IngestStopped(topic="jobs", group="g"),
+    events.PartitionsHeld(topic="jobs", partitions=[0, 1, 4]),
+    events.MessagesTaken(topic="jobs", received=9, accepted=6, repeated=1, failed=2),
+    events.KeysReused(topic="jobs", count=1, keys=["k1"]),
+    events.DeadLettersKept(topic="jobs", count=2, messages=["0@7", "3@1"], errors=["appName is required"]),
+    events.DeadLettersSent(topic="jobs", dlq_topic="dead", count=2),
+    events.DeadLettersRefused(topic="jobs", dlq_topic="dead", count=1, error="too large"),
+    events.DeadLettersWait(topic="jobs", dlq_topic="dead", error="no such topic"),
+    events.ChecksFailing(topic="jobs", count=1, error="no route", wait_ms=200),
+    events.TopicAway(topic="jobs", error="no broker"),
+    events.TopicBack(topic="jobs", away_ms=100),
+    events.IngestPaused(topic="jobs", error="refused"),
+    events.IngestResumed(topic="jobs", paused_ms=100),
+    events.PlaceDiffers(topic="jobs", group="g", partition=1, place=5, committed=3, command="ingest offsets"),
+    events.PlacesOvertaken(topic="jobs", partitions=[1]),
+    events.OffsetGone(topic="jobs", partition=1, place=5, earliest=9, end=20),
+    events.TopicAnew(topic="jobs", partition=1, place=5, topic_id="AAAA"),
     events.TaskFailed(part="settler", error="e"),
 ]
 
@@ -97,7 +116,7 @@ class TestLogWriter:
 
     def test_every_line_is_a_sentence(self) -> None:
         for line in LINES.values():
-            assert re.fullmatch(r"[A-Z].*\.", line.sentence)
+            assert re.fullmatch(r"[A-Z].*:" if line.closing else r"[A-Z].*\.", line.sentence)
             assert "{" not in line.sentence, "ids are fields"
 
     def test_a_program_without_logging_is_told_which_job_failed_and_why(
@@ -129,12 +148,32 @@ class TestLogWriter:
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith(ending)
 
+    @pytest.mark.parametrize(
+        ("event", "line"),
+        [
+            (
+                events.IngestMade(config="KafkaIngestConfig(topic='jobs')"),
+                "KafkaJobIngestConsumer created with config: KafkaIngestConfig(topic='jobs')",
+            ),
+            (events.IngestStarted(topic="jobs", group="g"), "Kafka ingest consumer started for topic: jobs"),
+        ],
+    )
+    def test_the_lines_of_a_topic_door_are_found_as_a_whole(
+        self, event: events.Event, line: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO):
+            LogWriter()(event)
+        assert [(record.name, record.message) for record in caplog.records] == [
+            ("infinite_scheduler.ingest.kafka", line)
+        ]
+
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)
     def test_every_event_is_written_with_its_fields(self, event: events.Event, written: Written) -> None:
         configure_logging("debug", "json")
         LogWriter()(event)
         (line,) = written.lines
-        assert line["message"] == LINES[type(event)].sentence
+        told = LINES[type(event)]
+        assert line["message"] == (f"{told.sentence} {line[told.closing]}" if told.closing else told.sentence)
         assert line["logger"] == f"infinite_scheduler.{LINES[type(event)].part}"
         assert line["level"] == logging.getLevelName(LINES[type(event)].level).lower()
         if hasattr(event, "app"):

@@ -88,7 +88,7 @@ class Intake:
             start += len(call.specs)
             if not call.answer.done():
                 call.answer.set_result(answers)
-            for event in _events(call.specs, answers):
+            for event in accepted_events(call.specs, answers):
                 self._tell(event)
 
 
@@ -98,8 +98,8 @@ def _refuse(calls: Sequence[Call], error: Exception) -> None:
             call.answer.set_exception(error)
 
 
-def _events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
-    """One event an app of the call."""
+def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
+    """What watchers are told of accepted jobs: one event an app."""
     groups: dict[str, list[tuple[JobSpec, Accepted]]] = {}
     for spec, answer in zip(specs, answers, strict=True):
         groups.setdefault(spec.app, []).append((spec, answer))

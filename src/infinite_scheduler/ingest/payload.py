@@ -11,6 +11,8 @@ from infinite_scheduler.errors import InvalidPayload
 MAX_PAYLOAD: Final = 1024 * 1024
 MAX_DEPTH: Final = 100  # of lists and objects: far below where decoders give up
 
+_decode: Final = msgspec.json.Decoder().decode
+
 
 def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
     """The data as JSON that decodes to the very same data; only a tuple comes back as a list."""
@@ -27,14 +29,25 @@ def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
     return payload
 
 
-def check_payload(payload: bytes | bytearray | memoryview, max_payload: int = MAX_PAYLOAD) -> bytes:
-    """The payload byte for byte, if it is JSON in UTF-8."""
+def as_bytes(payload: bytes | bytearray | memoryview) -> bytes:
+    """The payload, if it is bytes in any form."""
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidPayload(f"the payload is {_article(payload)}: use bytes of JSON, or pass it as data")
-    payload = bytes(payload)
+    return bytes(payload)
+
+
+def check_payload(payload: bytes | bytearray | memoryview, max_payload: int = MAX_PAYLOAD) -> bytes:
+    """The payload byte for byte, if it is JSON in UTF-8."""
+    payload = as_bytes(payload)
+    read_payload(payload, max_payload)
+    return payload
+
+
+def read_payload(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Any:
+    """The data in the payload, if it is JSON in UTF-8, not too large and not too deep."""
     _check_size(payload, max_payload)
     try:
-        data = msgspec.json.decode(payload)
+        data = _decode(payload)
     except UnicodeDecodeError as error:
         raise InvalidPayload(f"the payload is not UTF-8: {error.reason}") from None
     except RecursionError:
@@ -42,7 +55,7 @@ def check_payload(payload: bytes | bytearray | memoryview, max_payload: int = MA
     except msgspec.MsgspecError as error:
         raise InvalidPayload(f"the payload is no JSON that can be read: {error}") from None
     _check_depth(payload, data)
-    return payload
+    return data
 
 
 def _check_size(payload: bytes, max_payload: int) -> None:

@@ -3,14 +3,14 @@
 import difflib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
-from infinite_scheduler.ingest.payload import MAX_PAYLOAD, check_payload, encode_data
+from infinite_scheduler.ingest.payload import MAX_PAYLOAD, as_bytes, encode_data, read_payload
 from infinite_scheduler.model import MAX_DUE_MS, JobSpec, Priority, check_app_name
 from infinite_scheduler.policy.calendar import parse_moment
 
@@ -23,6 +23,7 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 _FIELDS: Final = ("at", "data", "priority", "idempotency_key", "request_id", "job_name", "group", "tags")
 
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _decode_line: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -40,22 +41,30 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
     group: str | None = None,
     tags: Sequence[str] = (),
     max_payload: int = MAX_PAYLOAD,
+    check: Callable[[Any], None] | None = None,
 ) -> JobSpec:
     """A job as a store accepts it, or an `InvalidRequest` that says what to change.
 
     Either `data`, which is written as JSON and must come back from it unchanged, or `payload`, which is JSON already
     and kept byte for byte. `absolute` tells whether the caller asked for a moment or for a delay: a delay that is asked
-    for again under the same idempotency key leads to another moment, and still is the same request.
+    for again under the same idempotency key leads to another moment, and still is the same request. `check` may refuse
+    the data.
     """
     check_app_name(app)
     if type(scheduled_ms) is not int or not 0 <= scheduled_ms <= MAX_DUE_MS:
         raise InvalidTime(f"the moment {_shown(scheduled_ms)} is out of range: use one from 1970 to the year 9999")
     if payload is None:
         payload = encode_data(data, max_payload)
+        data = (
+            None if check is None and idempotency_key is None else read_payload(payload, max_payload)
+        )  # as JSON has it
     elif data is None:
-        payload = check_payload(payload, max_payload)
+        payload = as_bytes(payload)
+        data = read_payload(payload, max_payload)
     else:
         raise InvalidPayload("data and payload are both given: leave one of them out")
+    if check is not None:
+        check(data)
     if idempotency_key == "":
         raise InvalidRequest("idempotency_key is empty: leave it out, or use a text that repeats of the request share")
     return JobSpec(
@@ -64,19 +73,18 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
         payload=payload,
         priority=_priority(priority),
         idempotency_key=_text("idempotency_key", idempotency_key),
-        digest=b"" if idempotency_key is None else digest(payload, scheduled_ms if absolute else None),
+        digest=b"" if idempotency_key is None else digest(data, scheduled_ms if absolute else None),
         request_id=_text("request_id", request_id),
         job_name=_text("job_name", job_name),
         group=_text("group", group),
-        tags=_tags(tags),
+        tags=_tags(tags) if tags != () else (),
     )
 
 
-def digest(payload: bytes, scheduled_ms: int | None) -> bytes:
-    """What must be the same when an idempotency key comes again: the payload, and the moment if one was asked for."""
+def digest(data: Any, scheduled_ms: int | None) -> bytes:
+    """What must be the same when an idempotency key comes again: the data, and the moment if one was asked for."""
     moment = b"" if scheduled_ms is None else b"at" + scheduled_ms.to_bytes(8, "big")
-    content = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")  # however it was written
-    return hashlib.blake2b(content, digest_size=16, person=moment).digest()
+    return hashlib.blake2b(_encode_sorted(data), digest_size=16, person=moment).digest()  # however it was written
 
 
 def parse_line(line: bytes | str, *, app: str, now_ms: int, zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> JobSpec:
@@ -138,7 +146,7 @@ def _text(name: str, value: object, limit: int = MAX_TEXT) -> str | None:
         raise InvalidRequest(f"{name} is {_shown(value)}: use a text")
     if len(value) > limit:
         raise InvalidRequest(f"{name} has {len(value)} characters: use at most {limit}")
-    if _UNFIT.search(value):
+    if not (value.isascii() and value.isprintable()) and _UNFIT.search(value):
         raise InvalidRequest(f"{name} {_shown(value)} has a character that cannot be kept: use printable text")
     return value if type(value) is str else str.__str__(value)
 

@@ -9,6 +9,7 @@ from infinite_scheduler.model import Shard
 from infinite_scheduler.observe.events import (
     Accepted,
     AttemptFailed,
+    DeadLettersSent,
     DrainCalledOff,
     Early,
     Event,
@@ -16,6 +17,7 @@ from infinite_scheduler.observe.events import (
     HeartbeatFailing,
     LeaseLapsed,
     Maintained,
+    MessagesTaken,
     PoisonFailed,
     Reloaded,
     Settled,
@@ -63,9 +65,17 @@ NODE_COUNTS: Final = (
     "pruned",
     "tasks_failed",
 )
+TOPIC_COUNTS: Final = (
+    "messages_received",
+    "messages_processed",
+    "messages_failed",
+    "messages_sent_to_dlq",
+    "duplicates_skipped",
+)
 
-Gauge = Callable[[], int | float | None]
-"""Reads a value when somebody looks; None means unknown."""
+Reading = int | float | None
+Gauge = Callable[[], Reading | Mapping[str, Reading]]
+"""Reads a value, or one a name, when somebody looks; None means unknown."""
 
 
 class Lateness:
@@ -138,6 +148,7 @@ class Counters:
         self._lock = Lock()
         self._apps: dict[str, _App] = {}
         self._node: Counter[str] = Counter(dict.fromkeys(NODE_COUNTS, 0))
+        self._topics: dict[str, Counter[str]] = {}
         self._owned: set[Shard] = set()
         self._away = False
         self._gauges: dict[str, Gauge] = {}
@@ -161,6 +172,8 @@ class Counters:
             HeartbeatFailing: self._per_node("heartbeat_outages"),
             LeaseLapsed: self._per_node("lapses"),
             Maintained: self._maintained,
+            MessagesTaken: self._messages_taken,
+            DeadLettersSent: self._letters_sent,
             TaskFailed: self._per_node("tasks_failed"),
         }
 
@@ -176,15 +189,17 @@ class Counters:
         self._gauges[name] = read
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything as plain data: `apps` by name, `node`, `gauges`."""
+        """Everything as plain data: `apps` by name, `topics` that jobs come from by name, `node`, `gauges`."""
         with self._lock:
             owned = Counter(shard.app for shard in self._owned)
             apps = {
                 name: {**app.counts, "shards_owned": owned[name], "lateness": app.lateness.snapshot()}
                 for name, app in sorted(self._apps.items())
             }
+            topics = {name: dict(counts) for name, counts in sorted(self._topics.items())}
             node = {**self._node, "shards_owned": len(self._owned), "store_is_away": self._away}
-        return {"apps": apps, "node": node, "gauges": {name: _read(gauge) for name, gauge in self._gauges.items()}}
+        gauges = {name: _read(gauge) for name, gauge in self._gauges.items()}
+        return {"apps": apps, "topics": topics, "node": node, "gauges": gauges}
 
     def lateness(self, app: str) -> Lateness | None:
         """The lateness of this app's jobs, for those who show its buckets."""
@@ -256,11 +271,24 @@ class Counters:
         self._node["tables_dropped"] += len(event.dropped)
         self._node["pruned"] += event.pruned
 
+    def _topic(self, name: str) -> Counter[str]:
+        return self._topics.setdefault(name, Counter(dict.fromkeys(TOPIC_COUNTS, 0)))
+
+    def _messages_taken(self, event: MessagesTaken) -> None:
+        counts = self._topic(event.topic)
+        counts["messages_received"] += event.received
+        counts["messages_processed"] += event.accepted
+        counts["messages_failed"] += event.failed
+        counts["duplicates_skipped"] += event.repeated
+
+    def _letters_sent(self, event: DeadLettersSent) -> None:
+        self._topic(event.topic)["messages_sent_to_dlq"] += event.count
+
     def _still_running(self, event: StillRunning) -> None:
         self._app(event.app).counts["still_running"] += len(event.job_ids)
 
 
-def _read(gauge: Gauge) -> int | float | None:
+def _read(gauge: Gauge) -> Reading | Mapping[str, Reading]:
     try:
         return gauge()
     except Exception:  # noqa: BLE001 - who looks at numbers must see the others

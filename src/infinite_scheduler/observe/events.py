@@ -118,7 +118,7 @@ class LeaseLapsed(Event, frozen=True, kw_only=True):
     """This node could not renew its lease in time and stops handing over."""
 
     silent_ms: int
-    error: str | None = None  # of the last heartbeat that failed; None: none did, so there was none or it still waits
+    error: str | None = None  # of the last heartbeat: it failed, or has no answer yet; None: there was none
 
 
 class LeaseRenewed(Event, frozen=True, kw_only=True):
@@ -199,6 +199,159 @@ class Maintained(Event, frozen=True, kw_only=True):
     made: Sequence[str]
     dropped: Sequence[str]
     pruned: int
+
+
+class IngestMade(Event, frozen=True, kw_only=True):
+    """A door for the messages of a topic was made."""
+
+    config: str
+
+
+class IngestStarted(Event, frozen=True, kw_only=True):
+    """The door begins to read its topic, as soon as the brokers answer."""
+
+    topic: str
+    group: str
+
+
+class IngestStopped(Event, frozen=True, kw_only=True):
+    """The door reads no more."""
+
+    topic: str
+    group: str
+
+
+class PartitionsHeld(Event, frozen=True, kw_only=True):
+    """This node reads these partitions of a topic from now on, and no others."""
+
+    topic: str
+    partitions: Sequence[int]
+
+
+class MessagesTaken(Event, frozen=True, kw_only=True):
+    """Messages of a topic are dealt with, durably: accepted, skipped as repeats, or dead letters."""
+
+    topic: str
+    received: int
+    accepted: int
+    repeated: int
+    failed: int
+
+
+class KeysReused(Event, frozen=True, kw_only=True):
+    """Messages came with an idempotency key that belongs to a job with another content, so they were skipped."""
+
+    topic: str
+    count: int
+    keys: Sequence[str]
+
+
+class DeadLettersKept(Event, frozen=True, kw_only=True):
+    """Messages cannot become jobs; they are kept as dead letters, and others go on."""
+
+    topic: str
+    count: int
+    messages: Sequence[str]  # partition@offset
+    errors: Sequence[str]
+
+
+class DeadLettersSent(Event, frozen=True, kw_only=True):
+    """Dead letters are on their topic."""
+
+    topic: str
+    dlq_topic: str
+    count: int
+
+
+class DeadLettersRefused(Event, frozen=True, kw_only=True):
+    """Dead letters are too large for their topic, so they are in the store alone."""
+
+    topic: str
+    dlq_topic: str
+    count: int
+    error: str
+
+
+class DeadLettersWait(Event, frozen=True, kw_only=True):
+    """Dead letters cannot be sent to their topic at the moment; the store has them, and it is tried until it works."""
+
+    topic: str
+    dlq_topic: str
+    error: str
+
+
+class ChecksFailing(Event, frozen=True, kw_only=True):
+    """A handler could not look at the data of messages; they are tried again, then dead letters."""
+
+    topic: str
+    count: int
+    error: str
+    wait_ms: int
+
+
+class TopicAway(Event, frozen=True, kw_only=True):
+    """Nothing can be read from a topic at the moment."""
+
+    topic: str
+    error: str
+
+
+class TopicBack(Event, frozen=True, kw_only=True):
+    """A topic is read again."""
+
+    topic: str
+    away_ms: int
+
+
+class IngestPaused(Event, frozen=True, kw_only=True):
+    """The store takes nothing, so the messages of a topic wait in Kafka."""
+
+    topic: str
+    error: str
+
+
+class IngestResumed(Event, frozen=True, kw_only=True):
+    """The store takes the messages of a topic again."""
+
+    topic: str
+    paused_ms: int
+
+
+class PlaceDiffers(Event, frozen=True, kw_only=True):
+    """Kafka's committed offset is not where the store says that the group is; the store's counts."""
+
+    topic: str
+    group: str
+    partition: int
+    place: int
+    committed: int
+    command: str
+
+
+class PlacesOvertaken(Event, frozen=True, kw_only=True):
+    """Somebody else has read on in partitions that this node read, or they were reset; it goes on from there."""
+
+    topic: str
+    partitions: Sequence[int]
+
+
+class OffsetGone(Event, frozen=True, kw_only=True):
+    """The topic no longer has the message that is next; it is read from its earliest."""
+
+    topic: str
+    partition: int
+    place: int
+    earliest: int
+    end: int
+
+
+class TopicAnew(Event, frozen=True, kw_only=True):
+    """A topic was deleted and made anew, so it is read from its beginning."""
+
+    topic: str
+    partition: int
+    place: int
+    topic_id: str
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ class Line(msgspec.Struct, frozen=True):
     part: str
     level: int
     sentence: str
+    closing: str | None = None  # the field that ends the sentence, where people look for the line as a whole
 
 
 LINES: Final[Mapping[type[Event], Line]] = {
@@ -120,6 +121,75 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "An app keeps the tables that it was made with, whatever store.tables says.",
     ),
     events.Maintained: Line("store", logging.INFO, "Maintenance made tables for days ahead or removed old jobs."),
+    events.IngestMade: Line(
+        "ingest.kafka", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
+    ),
+    events.IngestStarted: Line(
+        "ingest.kafka", logging.INFO, "Kafka ingest consumer started for topic:", closing="topic"
+    ),
+    events.IngestStopped: Line(
+        "ingest.kafka", logging.INFO, "Kafka ingest consumer stopped for topic:", closing="topic"
+    ),
+    events.PartitionsHeld: Line(
+        "ingest.kafka", logging.INFO, "The partitions of a topic that this node reads have changed."
+    ),
+    events.MessagesTaken: Line("ingest.kafka", logging.DEBUG, "Messages of a topic are dealt with, durably."),
+    events.KeysReused: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "Messages were skipped: their idempotency keys belong to jobs with another content.",
+    ),
+    events.DeadLettersKept: Line(
+        "ingest.kafka", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
+    ),
+    events.DeadLettersSent: Line("ingest.kafka", logging.DEBUG, "Dead letters were sent to their topic."),
+    events.DeadLettersRefused: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "Dead letters are too large for their topic; they are kept in the store alone.",
+    ),
+    events.DeadLettersWait: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "Dead letters cannot be sent to their topic; they are safe in the store, and it is tried until it works.",
+    ),
+    events.ChecksFailing: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "A handler could not check the data of messages; they are tried again a few times, then become dead letters.",
+    ),
+    events.TopicAway: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "Nothing can be read from a topic; it is tried again until it works.",
+    ),
+    events.TopicBack: Line("ingest.kafka", logging.INFO, "A topic can be read again."),
+    events.IngestPaused: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "The store does not take the messages of a topic; they wait in Kafka, and none becomes a dead letter for it.",
+    ),
+    events.IngestResumed: Line("ingest.kafka", logging.INFO, "The store takes the messages of a topic again."),
+    events.PlaceDiffers: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "Kafka's committed offset is another than the place in the store, which counts; the command resets it.",
+    ),
+    events.PlacesOvertaken: Line(
+        "ingest.kafka",
+        logging.INFO,
+        "Somebody else has read on in partitions of a topic, or they were reset; this node goes on from there.",
+    ),
+    events.OffsetGone: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "A topic no longer has the messages that were next; it is read from the earliest that it has.",
+    ),
+    events.TopicAnew: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "A topic was deleted and made anew under its name; it is read from its beginning.",
+    ),
     events.TaskFailed: Line(
         "engine", logging.ERROR, "A part of the scheduler met an error that it did not expect; it goes on."
     ),
@@ -132,8 +202,8 @@ _GIVEN_UP: Final = Line("handlers", logging.WARNING, "A handler failed on a job,
 class LogWriter:
     """An observer that writes log lines.
 
-    They go to the loggers `infinite_scheduler.engine`, `.handlers`, `.cluster`, `.store` and `.ingest` of the standard
-    library, so that they appear wherever the surrounding program wants its log lines.
+    They go to the loggers `infinite_scheduler.engine`, `.handlers`, `.cluster`, `.store`, `.ingest` and `.ingest.kafka`
+    of the standard library, so that they appear wherever the surrounding program wants its log lines.
     """
 
     def __init__(self) -> None:
@@ -152,9 +222,11 @@ class LogWriter:
             return
         if isinstance(event, events.AttemptFailed) and event.next_due_ms is None:
             line = _GIVEN_UP
-        shows_fields = self._plain[line.part].hasHandlers()
-        sentence = line.sentence if shows_fields else line.sentence + _detail(event)
-        self._loggers[line.part].log(level, sentence, exc_info=_cause(event), **_fields(event))
+        fields = _fields(event)
+        sentence = f"{line.sentence} {fields[line.closing]}" if line.closing is not None else line.sentence
+        if not self._plain[line.part].hasHandlers():
+            sentence += _detail(event)
+        self._loggers[line.part].log(level, sentence, exc_info=_cause(event), **fields)
 
     def _level(self, event: Event, level: int) -> int:
         """What is told again and again is loud only the first time."""
@@ -179,6 +251,10 @@ def _detail(event: Event) -> str:
             detail = f" It lapsed after {event.silent_ms / 1000:.1f} s without a heartbeat{why}"
         case events.OrphanApp():
             detail = f" App {event.app}."
+        case events.DeadLettersKept():
+            detail = f" {event.count} of topic {event.topic}: {'; '.join(event.errors)}"
+        case events.TopicAway() | events.IngestPaused() | events.DeadLettersWait() | events.ChecksFailing():
+            detail = f" Topic {event.topic}: {event.error}"
         case events.ClockOff():
             detail = f" It is off by {-event.offset_ms / 1000:+.1f} s."
         case _:
@@ -259,6 +335,10 @@ _SHOW: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
     "job_ids": lambda ids: _shown("job_ids", ids),
     "request_ids": lambda ids: _shown("request_ids", ids),
     "made": lambda names: _shown("made", names),
+    "messages": lambda places: _shown("messages", places),
+    "errors": lambda errors: _shown("errors", errors),
+    "keys": lambda keys: _shown("keys", keys),
+    "partitions": lambda numbers: {"partitions": _runs(sorted(numbers)) or "none"},
     "dropped": lambda what: {"dropped": what} if isinstance(what, int) else _shown("dropped", what),
     "counts": dict,
     "lateness_ms": lambda late: {"count": len(late), "latest_ms": max(late, default=0)},

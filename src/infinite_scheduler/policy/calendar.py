@@ -16,6 +16,7 @@ Delay = timedelta | str | float
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENTS: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone), '+90s', 'in 1h30m', 'now' or epoch milliseconds"
+_FIXED: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone) or epoch milliseconds"
 _DELAYS: Final = "'90s', '5m', '1h30m', '200ms', '2d', '1w', a number of seconds or a timedelta"
 
 # Nothing that can be read is longer. The limit keeps Python from refusing thousands of digits, and messages short.
@@ -35,7 +36,7 @@ _PART: Final = re.compile(r"\s*([0-9]+)(?:\.([0-9]{1,9}))?\s*(w|d|h|ms|m|s)")
 _UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 
-def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
+def parse_moment(value: object, *, now_ms: int | None, zone: ZoneInfo) -> int:
     """Read a moment in any accepted form into epoch milliseconds, or raise InvalidTime.
 
     Accepted are ISO 8601 (`2025-11-03T22:00:00`, with a blank instead of the T, with a fraction, with `Z` or an offset;
@@ -46,10 +47,13 @@ def parse_moment(value: object, *, now_ms: int, zone: ZoneInfo) -> int:
     becomes 03:30. If it comes twice, it is the first of the two, unless a `datetime` asks for the second by `fold=1`.
 
     A fraction of a millisecond is rounded up, so that nothing is early.
+
+    Without `now_ms`, what counts from now is refused: a text that is kept and read again would mean another moment.
     """
     match value:
         case str():
-            moment = _from_text(value.strip(), now_ms, zone)
+            text = value.strip()
+            moment = _from_fixed_text(text, zone) if now_ms is None else _from_text(text, now_ms, zone)
         case int() if not isinstance(value, bool):
             moment = value
         case datetime():
@@ -93,6 +97,17 @@ def parse_duration(value: object) -> int:
     return ceil(delay)
 
 
+def _from_fixed_text(text: str, zone: ZoneInfo) -> int:
+    if len(text) <= _LONGEST:
+        if iso := _ISO.fullmatch(text):
+            return _from_iso(iso, zone)
+        if _DIGITS.fullmatch(text):
+            return int(text)
+        if text.lower() == "now" or _DELAY_FROM_NOW.fullmatch(text):
+            raise InvalidTime(f"{_shown(text)} counts from now, which is another moment each time; expected {_FIXED}")
+    raise InvalidTime(f"{_shown(text)} is no moment; expected {_FIXED}")
+
+
 def _from_text(text: str, now_ms: int, zone: ZoneInfo) -> int:
     if len(text) > _LONGEST:
         raise _no_moment(text)
@@ -134,6 +149,8 @@ def _from_datetime(value: datetime, zone: ZoneInfo) -> int:
     if value.utcoffset() is not None:
         return _since_epoch(value)
     local = value.replace(tzinfo=zone)
+    if not value.fold:
+        return _since_epoch(local)
     # fold=0 is the first of two, and moves a skipped time forward. fold=1 is the second, but moves a skipped one back.
     return max(_since_epoch(local.replace(fold=0)), _since_epoch(local))
 

@@ -1,0 +1,169 @@
+"""Messages that were gathered together: what each of them is, and what the store is asked to take of them."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from infinite_scheduler.errors import InvalidRequest, UnknownApp
+from infinite_scheduler.ingest.consumer import Gathered, Share, TopicConsumer
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.model import JobSpec
+from infinite_scheduler.observe.events import DeadLettersKept
+from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_SHOWN: Final = 20  # of the messages of an event
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """The message can never become a job."""
+
+    error: str
+
+
+class Passing(msgspec.Struct, frozen=True, gc=False):
+    """The message could not be judged; that may pass."""
+
+    error: str
+
+
+Verdict = JobSpec | Refused | Passing
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What one transaction takes."""
+
+    specs: Sequence[JobSpec]
+    letters: Sequence[DeadLetter]
+    moves: Sequence[Move]
+    places: dict[Share, int]
+
+
+class Batch:
+    """Messages in the order in which they came, each with its verdict."""
+
+    def __init__(self, config: KafkaIngestConfig, messages: Gathered, verdicts: list[Verdict]) -> None:
+        self._config = config
+        self._messages = messages
+        self._verdicts = verdicts
+        self.shares: Collection[Share] = {share for share, _ in messages}
+        self.tries = 0
+
+    @classmethod
+    def read(cls, config: KafkaIngestConfig, messages: Gathered, wire: Wire) -> "Batch":
+        """Judge every message once."""
+        return cls(config, messages, [judge(wire, message.value()) for _, message in messages])
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def passing(self) -> Sequence[str]:
+        """Why messages could not be judged."""
+        return [verdict.error for verdict in self._verdicts if isinstance(verdict, Passing)]
+
+    @property
+    def refused(self) -> bool:
+        """Is there nothing but dead letters in it?"""
+        return all(isinstance(verdict, Refused) for verdict in self._verdicts)
+
+    def judge_again(self, wire: Wire) -> None:
+        """Judge those that could not be judged."""
+        for number, verdict in enumerate(self._verdicts):
+            if isinstance(verdict, Passing):
+                self._verdicts[number] = judge(wire, self._messages[number][1].value())
+
+    def refuse_passing(self) -> None:
+        """Give up on those that could not be judged."""
+        self._verdicts = [
+            Refused(verdict.error) if isinstance(verdict, Passing) else verdict for verdict in self._verdicts
+        ]
+
+    def refuse_apps_but(self, known: Collection[str]) -> None:
+        """Refuse the jobs of every other app."""
+        for number, verdict in enumerate(self._verdicts):
+            if isinstance(verdict, JobSpec) and verdict.app not in known:
+                self._verdicts[number] = Refused(str(UnknownApp(verdict.app, known)))
+
+    def refuse(self, error: str) -> None:
+        """Refuse all of it."""
+        self._verdicts = [Refused(error)] * len(self._verdicts)
+
+    def halves(self) -> Iterable["Batch"]:
+        """Two batches, to be taken one after the other."""
+        half = len(self) // 2
+        yield Batch(self._config, self._messages[:half], self._verdicts[:half])
+        yield Batch(self._config, self._messages[half:], self._verdicts[half:])
+
+    def load(self, consumer: TopicConsumer, now_ms: int) -> Load:
+        """What the store is to take: nothing of partitions that belong to another node by now, or are in doubt.
+
+        A message that is not judged ends its partition here: what comes behind it must not overtake it.
+        """
+        specs: list[JobSpec] = []
+        letters: list[DeadLetter] = []
+        places: dict[Share, int] = {}
+        closed = {share for share in self.shares if not consumer.holds(share) or share.place is None}
+        for (share, message), verdict in zip(self._messages, self._verdicts, strict=True):
+            if share in closed:
+                continue
+            if isinstance(verdict, JobSpec):
+                specs.append(verdict)
+            elif isinstance(verdict, Refused):
+                letters.append(self._letter(share, message, verdict.error, now_ms))
+            else:
+                closed.add(share)
+                continue
+            places[share] = (message.offset() or 0) + 1
+        moves = [
+            Move(source=self._source(share), seen=share.place, next=place, topic_id=share.topic_id)
+            for share, place in places.items()
+        ]
+        return Load(specs, letters, moves, places)
+
+    def _letter(self, share: Share, message: "Message", error: str, now_ms: int) -> DeadLetter:
+        dlq_topic = self._config.dlq_topic
+        return DeadLetter(
+            id=new_letter_id(now_ms),
+            source=self._source(share),
+            offset=message.offset() or 0,
+            key=message.key(),
+            value=message.value(),
+            headers=_headers(message),
+            error=error,
+            failed_ms=now_ms,
+            dlq_topic=dlq_topic,
+            state=LetterState.KEPT if dlq_topic is None else LetterState.UNSENT,
+        )
+
+    def _source(self, share: Share) -> Source:
+        return Source(self._config.group_id, self._config.topic, share.partition)
+
+
+def _headers(message: "Message") -> Sequence[tuple[str, bytes | None]]:
+    found: Any = message.headers()
+    return tuple(found) if found else ()
+
+
+def judge(wire: Wire, value: bytes | None) -> Verdict:
+    """What a message is."""
+    try:
+        return wire.spec(value)
+    except InvalidRequest as error:
+        return Refused(str(error))
+    except Exception as error:  # noqa: BLE001 - a handler that looks at the data may raise anything
+        return Passing(f"{type(error).__name__}: {error}")
+
+
+def told(topic: str, letters: Sequence[DeadLetter]) -> DeadLettersKept:
+    """What watchers are told of dead letters."""
+    return DeadLettersKept(
+        topic=topic,
+        count=len(letters),
+        messages=[f"{letter.source.partition}@{letter.offset}" for letter in letters[:_SHOWN]],
+        errors=list(dict.fromkeys(letter.error[:500] for letter in letters[:_SHOWN])),
+    )

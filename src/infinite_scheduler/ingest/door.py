@@ -1,0 +1,176 @@
+"""The topic door: messages of a Kafka topic become jobs, each exactly once.
+
+How far the topic was read is written in the transaction of the jobs: docs/how-to/kafka.md tells what follows from it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBroken, StoreUnavailable
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.ingest.batch import Batch
+from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.dead_letters import DeadLetterSender
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.lookout import Lookout
+from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.ingest.payload import MAX_PAYLOAD
+from infinite_scheduler.ingest.placer import Placer
+from infinite_scheduler.ingest.taker import Taker
+from infinite_scheduler.ingest.topic_watch import TopicWatch
+from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.store.inbox import Inbox
+
+AWAY_MS: Final = (50, 1000)
+"""How soon a store or a broker that is away is asked again, at first and at most."""
+
+
+class TopicDoor:
+    """Reads one topic as a member of its consumer group, together with other nodes.
+
+    One task does one thing after the other: find out where to begin, gather messages, read them, take them into the
+    store in one transaction with the places of their partitions, gather again. All that is asked of the consumer
+    happens on one thread.
+    """
+
+    def __init__(
+        self,
+        config: KafkaIngestConfig,
+        inbox: Inbox,
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        tell: Observer,
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        zone: ZoneInfo | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._tell = tell
+        self._wire = Wire(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
+        self._consumer = consumer = TopicConsumer(config, clock)
+        self._patience = patience = Patience(consumer, clock)
+        self._watch = watch = TopicWatch(config.options, config.topic, clock)
+        self._letters = DeadLetterSender(config, inbox, clock, tell)
+        self._placer = Placer(config, inbox, consumer, watch, patience, clock=clock, tell=tell)
+        self._taker = Taker(config, inbox, consumer, patience, clock=clock, tell=tell, send=self._letters.add)
+        self._lookout = Lookout(config.topic, inbox, consumer, watch, patience, clock=clock, tell=tell)
+        self._task: asyncio.Task[None] | None = None
+        self._paused_since_ms: int | None = None
+        self._wait_ms = AWAY_MS[0]
+        tell(events.IngestMade(config=repr(config)))
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to read; returns at once, and brokers that are away are tried for ever. Not if it is not enabled."""
+        if not self.config.enabled or self._task is not None:
+            return
+        self._consumer.open()
+        self._watch.ask()
+        self._letters.start()
+        self._task = asyncio.create_task(self._run(), name=f"topic door of {self.config.topic}")
+        self._tell(events.IngestStarted(topic=self.config.topic, group=self.config.group_id))
+
+    async def stop(self) -> None:
+        """Read no more: what was gathered is in the store, or left for whoever reads the partition next."""
+        if self._task is None or self._patience.stopping:
+            return
+        self._patience.stop()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._lookout.stop()
+        await asyncio.gather(self._letters.stop(), self._patience.call(self._consumer.close))
+        self._patience.close()
+        self._watch.close()
+        self._tell(events.IngestStopped(topic=self.config.topic, group=self.config.group_id))
+
+    async def _run(self) -> None:
+        while not self._patience.stopping:
+            try:
+                await self._round()
+            except (StoreUnavailable, StoreBroken) as error:
+                await self._wait_for_store(error)
+            except BrokerUnavailable as error:
+                self._consumer.problem = self._consumer.problem or str(error)
+                await self._patience.pause(AWAY_MS[1])
+            except Exception as error:  # noqa: BLE001 - the door stays open, whatever it is
+                self._tell(events.TaskFailed(part=f"topic door of {self.config.topic}", error=repr(error)))
+                await self._patience.call(self._consumer.forget_all)
+                await self._patience.pause(AWAY_MS[1])
+
+    async def _round(self) -> None:
+        """Know where to begin, gather, take."""
+        await self._lookout.look()
+        await self._placer.place()
+        self._go_on()
+        batch = await self._patience.call(self._gathered)
+        if batch is not None:
+            await self._taker.take(batch, self._wire)
+
+    def _gathered(self) -> Batch | None:
+        """On the consumer's thread: what there is, each message read and judged."""
+        messages = self._consumer.gather()
+        return Batch.read(self.config, messages, self._wire) if messages else None
+
+    # A store that is away
+
+    async def _wait_for_store(self, error: SchedulerError) -> None:
+        """Messages wait in Kafka, however long it takes: none is to blame."""
+        if self._paused_since_ms is None:
+            self._paused_since_ms, self._wait_ms = self._clock.steady_ms(), AWAY_MS[0]
+            self._tell(events.IngestPaused(topic=self.config.topic, error=str(error)))
+        await self._patience.call(self._consumer.linger)
+        await self._patience.pause(self._wait_ms)
+        self._wait_ms = min(self._wait_ms * 2, AWAY_MS[1])
+
+    def _go_on(self) -> None:
+        """The store has answered: no partition is without its place."""
+        if self._paused_since_ms is not None:
+            paused_ms, self._paused_since_ms = self._clock.steady_ms() - self._paused_since_ms, None
+            self._tell(events.IngestResumed(topic=self.config.topic, paused_ms=paused_ms))
+
+    # What people look at
+
+    @property
+    def is_running(self) -> bool:
+        """Has it been started, and not stopped?"""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def ready(self) -> bool:
+        """Can it read and take messages at the moment?"""
+        return self.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot."""
+        if not self.is_running:
+            return "the door does not run"
+        if self._consumer.problem is not None:
+            return self._consumer.problem
+        if self._paused_since_ms is not None:
+            return "the store takes nothing at the moment"
+        if not self._consumer.joined:
+            return f"not yet a member of the group {self.config.group_id!r}"
+        waiting = [share.partition for share in list(self._consumer.held.values()) if not share.flows]
+        return f"partitions {waiting} are not read yet" if waiting else None
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """What has become of messages since the start, and how many idempotency keys the store remembers."""
+        return {
+            **self._taker.counts,
+            "messagesSentToDLQ": self._letters.sent,
+            "idempotencyCacheSize": self._lookout.live_keys,
+        }
+
+    @property
+    def lag(self) -> dict[int, int | None]:
+        """How many messages wait in each partition that this node reads; None: not known yet."""
+        held = dict(self._consumer.held)
+        return {partition: held[partition].lag for partition in sorted(held)}

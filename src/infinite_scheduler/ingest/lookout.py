@@ -1,0 +1,119 @@
+"""Looks after what changes seldom at a topic door: brokers, the topic itself, lag, how many keys are remembered."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.ingest.topic_watch import TopicWatch
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.store.inbox import Inbox
+
+PROBE_MS: Final = 2000
+WELL_MS: Final = 5000
+MEASURE_MS: Final = 1000
+WATCH_MS: Final = 10_000
+KEYS_MS: Final = 60_000
+
+
+class Lookout:
+    """Tells what has changed, once."""
+
+    def __init__(
+        self,
+        topic: str,
+        inbox: Inbox,
+        consumer: TopicConsumer,
+        watch: TopicWatch,
+        patience: Patience,
+        *,
+        clock: Clock,
+        tell: Observer,
+    ) -> None:
+        self._topic = topic
+        self._inbox = inbox
+        self._consumer = consumer
+        self._watch = watch
+        self._patience = patience
+        self._clock = clock
+        self._tell = tell
+        self._held: tuple[int, ...] = ()
+        self._away_since_ms: int | None = None
+        self._well_since_ms: int | None = None
+        self._last_ms = {"probe": clock.steady_ms()}  # a node that has just begun has yet to join its group
+        self._errand: asyncio.Task[None] | None = None
+        self.live_keys = 0
+
+    async def look(self) -> None:
+        """Between two gatherings."""
+        consumer = self._consumer
+        self._tell_held(tuple(sorted(consumer.held)))
+        if consumer.problem is None and consumer.joined:
+            self._last_ms["probe"] = self._clock.steady_ms()
+        elif self._is_time("probe", PROBE_MS):
+            await self._patience.call(consumer.probe)
+        self._tell_problem(consumer.problem)
+        if self._is_time("measure", MEASURE_MS):
+            await self._patience.call(consumer.measure)
+        if self._errand is None or self._errand.done():
+            if self._is_time("keys", KEYS_MS):
+                self._go(self._count_keys)
+            elif consumer.held and self._is_time("watch", WATCH_MS):
+                self._go(self._look_at_topic)
+
+    async def stop(self) -> None:
+        """Leave errands undone."""
+        if self._errand is not None:
+            self._errand.cancel()
+            await asyncio.gather(self._errand, return_exceptions=True)
+
+    def _tell_held(self, held: tuple[int, ...]) -> None:
+        if held != self._held:
+            self._held = held
+            self._tell(events.PartitionsHeld(topic=self._topic, partitions=held))
+
+    def _tell_problem(self, problem: str | None) -> None:
+        """Told once, however a broker that starts stumbles: it is back when it has been for a while."""
+        now_ms = self._clock.steady_ms()
+        well = problem is None and self._consumer.joined
+        self._well_since_ms = (self._well_since_ms or now_ms) if well else None
+        if self._away_since_ms is None:
+            if problem is not None:
+                self._away_since_ms = now_ms
+                self._tell(events.TopicAway(topic=self._topic, error=problem))
+        elif self._well_since_ms is not None and now_ms - self._well_since_ms >= WELL_MS:
+            away_ms, self._away_since_ms = self._well_since_ms - self._away_since_ms, None
+            self._tell(events.TopicBack(topic=self._topic, away_ms=away_ms))
+
+    def _is_time(self, what: str, every_ms: int) -> bool:
+        now_ms = self._clock.steady_ms()
+        if now_ms - self._last_ms.get(what, now_ms - every_ms) < every_ms:
+            return False
+        self._last_ms[what] = now_ms
+        return True
+
+    def _go(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it beside the door's own work."""
+        self._errand = asyncio.create_task(self._run(errand), name=f"lookout of {self._topic}")
+
+    async def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await errand()
+        except SchedulerError:
+            return  # what is wrong with the store or the brokers is told by those who cannot do without
+        except Exception as error:  # noqa: BLE001 - the door goes on
+            self._tell(events.TaskFailed(part=f"lookout of {self._topic}", error=repr(error)))
+
+    async def _count_keys(self) -> None:
+        self.live_keys = await self._inbox.live_keys()
+
+    async def _look_at_topic(self) -> None:
+        """Begin with a new client if the topic was made anew: librdkafka goes on with the old one."""
+        topic_id = await self._watch.topic_id()
+        known = {share.topic_id for share in list(self._consumer.held.values())} - {None}
+        if topic_id is not None and known and topic_id not in known:
+            await self._patience.call(self._consumer.reopen)

@@ -1,0 +1,100 @@
+"""Finds out where to begin in the partitions that the group gives to this node."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import PlacesMoved
+from infinite_scheduler.ingest.consumer import Share, TopicConsumer
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.ingest.placing import Facts, Start, needs_bounds, start
+from infinite_scheduler.ingest.topic_watch import TopicWatch
+from infinite_scheduler.observe.events import Observer, PlaceDiffers, PlacesOvertaken
+from infinite_scheduler.store.inbox import Inbox, Place, Source
+
+LOOK_MS: Final = 5000
+"""How soon a place that an operator has set counts, at the latest."""
+
+
+class Placer:
+    """Asks the store how far the group has come, and Kafka where the store knows nothing."""
+
+    def __init__(
+        self,
+        config: KafkaIngestConfig,
+        inbox: Inbox,
+        consumer: TopicConsumer,
+        watch: TopicWatch,
+        patience: Patience,
+        *,
+        clock: Clock,
+        tell: Observer,
+    ) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._consumer = consumer
+        self._watch = watch
+        self._patience = patience
+        self._clock = clock
+        self._tell = tell
+        self._looked_ms = clock.steady_ms()
+
+    async def place(self) -> None:
+        """Give every partition its place; durable before anything of it is read, so that it counts after a crash too.
+
+        Raises StoreUnavailable or BrokerUnavailable: then some have none yet.
+        """
+        await self._look_again()
+        shares = [share for share in list(self._consumer.held.values()) if share.place is None]
+        if not shares:
+            return
+        found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
+        known = {place.source.partition: place for place in found}
+        topic_id = await self._patience.wait_for(self._watch.topic_id())
+        starts = await self._patience.call(lambda: self._starts(shares, known, topic_id))
+        moves = [begin.move for begin in starts.values() if begin.move is not None]
+        if moves:
+            try:
+                await self._patience.wait_for(self._inbox.reset(moves))
+            except PlacesMoved:
+                return  # another node was quicker: look again
+        for share, begin in starts.items():
+            if begin.told is not None and (share.fresh or not isinstance(begin.told, PlaceDiffers)):
+                self._tell(begin.told)
+            share.place, share.topic_id, share.astray, share.fresh = begin.offset, begin.topic_id, False, False
+        self._consumer.say({share.partition: begin.offset for share, begin in starts.items()})
+
+    async def _look_again(self) -> None:
+        """Be in doubt about places that an operator has set: while no message comes, nothing else would tell."""
+        now_ms = self._clock.steady_ms()
+        if not self._consumer.held or now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
+        known = {place.source.partition: place.next for place in found}
+        shares = [share for share in list(self._consumer.held.values()) if share.place is not None]
+        moved = [share for share in shares if known.get(share.partition, share.place) != share.place]
+        if moved:
+            await self._patience.call(lambda: self._consumer.forget(moved))
+            partitions = sorted(share.partition for share in moved)
+            self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
+
+    def _starts(self, shares: Sequence[Share], known: Mapping[int, Place], topic_id: str | None) -> dict[Share, Start]:
+        """On the consumer's thread: where to begin in each of these that still is ours."""
+        shares = [share for share in shares if self._consumer.holds(share)]
+        committed = self._consumer.committed([share.partition for share in shares]) if shares else {}
+        found = {}
+        for share in shares:
+            facts = Facts(
+                source=Source(self._config.group_id, self._config.topic, share.partition),
+                place=known.get(share.partition),
+                committed=committed.get(share.partition),
+                topic_id=topic_id,
+            )
+            if needs_bounds(facts, astray=share.astray):
+                facts = msgspec.structs.replace(facts, bounds=self._consumer.bounds(share.partition))
+            found[share] = start(facts, self._config.auto_offset_reset)
+        return found

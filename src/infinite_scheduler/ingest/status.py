@@ -1,0 +1,262 @@
+"""How far topics are read, whether they can be, and how to set that by hand: what operators ask of a topic door."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.errors import BrokerUnavailable, InvalidRequest, InvalidTime
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.kafka.admin import Admin, TopicInfo
+from infinite_scheduler.policy.calendar import parse_moment
+from infinite_scheduler.store.inbox import Inbox, Move, Place, Source
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_RESET: Final = re.compile(r"(?P<topic>[^:=]+)(?::(?P<partition>[0-9]{1,9}))?=(?P<where>.+)", re.DOTALL)
+_EXPECTED: Final = "TOPIC=WHERE or TOPIC:PARTITION=WHERE, where it is earliest, latest, an offset or a moment"
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one partition is read: by the store, by Kafka, and what the topic has. None: not known, or none yet."""
+
+    partition: int
+    place: int | None = None  # the store's, which counts
+    moved_ms: int | None = None
+    committed: int | None = None
+    earliest: int | None = None
+    end: int | None = None
+
+    @property
+    def next(self) -> int | None:
+        """The offset that is read next, as far as anybody has said so."""
+        return self.committed if self.place is None else self.place
+
+    @property
+    def lag(self) -> int | None:
+        """How many messages are yet to be read."""
+        if self.end is None or self.earliest is None:
+            return None
+        return max(0, self.end - max(self.next or 0, self.earliest))
+
+
+class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, the group that reads it, and what keeps it from being read."""
+
+    topic: str
+    group: str
+    servers: str
+    dlq_topic: str | None = None
+    brokers: Sequence[str] = ()
+    state: str | None = None  # of the group
+    members: Sequence[str] | None = None  # None: the brokers do not tell
+    partitions: Sequence[PartitionStatus] = ()
+    letters: Mapping[str, int] = {}  # dead letters by state
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Do messages of this topic become jobs?"""
+        return not self.problems
+
+    @property
+    def lag(self) -> int | None:
+        """How many messages are yet to be read, over all partitions."""
+        lags = [partition.lag for partition in self.partitions]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+
+async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
+    """One look at a topic from outside, at the store and at the brokers. That no broker answers is part of it."""
+    places = {place.source.partition: place for place in await inbox.places(config.group_id, config.topic)}
+    counts = await inbox.letter_counts()
+    status = TopicStatus(
+        topic=config.topic,
+        group=config.group_id,
+        servers=config.bootstrap_servers,
+        dlq_topic=config.dlq_topic,
+        partitions=[_partition(partition, places) for partition in sorted(places)],
+        letters={state: count for (topic, state), count in sorted(counts.items()) if topic == config.topic},
+    )
+    try:
+        return await _ask_brokers(Admin(config.options), status, places)
+    except BrokerUnavailable as error:
+        return msgspec.structs.replace(status, problems=[str(error)])
+
+
+async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, Place]) -> TopicStatus:
+    topic, group = status.topic, status.group
+    names = [topic, status.dlq_topic] if status.dlq_topic else [topic]
+    found = await admin.overview(names)
+    problems, notes = _missing(found.topics, status)
+    info = found.topics.get(topic)
+    if info is None or problems:
+        return msgspec.structs.replace(status, brokers=found.brokers, problems=problems, notes=notes)
+    bounds = await admin.bounds(topic, info.partitions)
+    committed = await admin.committed(group, topic)
+    readers = await admin.group(group)
+    if readers is not None and not readers.members:
+        problems.append(f"nobody reads topic {topic!r} in the group {group!r}: start a node (infinite-scheduler serve)")
+    topic_id = await admin.topic_id(topic)
+    partitions = [_partition(each, places, bounds.get(each), committed.get(each)) for each in info.partitions]
+    return msgspec.structs.replace(
+        status,
+        brokers=found.brokers,
+        state=None if readers is None else readers.state,
+        members=None if readers is None else readers.members,
+        partitions=partitions,
+        problems=problems,
+        notes=[*notes, *_oddities(topic, partitions, places, topic_id)],
+    )
+
+
+def _missing(topics: Mapping[str, TopicInfo], status: TopicStatus) -> tuple[list[str], list[str]]:
+    """What is wrong with the topic, and with that of its dead letters: those are safe in the store meanwhile."""
+    problems: list[str] = []
+    notes: list[str] = []
+    for name, told in ((status.topic, problems), (status.dlq_topic, notes)):
+        if name is None:
+            continue
+        info = topics.get(name)
+        if info is None:
+            command = f"infinite-scheduler topics create --topic {name}"
+            told.append(f"topic {name!r} does not exist on {status.servers}: make it ({command}), or correct its name")
+        elif info.problem is not None:
+            told.append(info.problem)
+    return problems, notes
+
+
+def _oddities(
+    topic: str, partitions: Sequence[PartitionStatus], places: Mapping[int, Place], topic_id: str | None
+) -> list[str]:
+    """What people should know although it stops nothing."""
+    notes = []
+    former = {place.topic_id for place in places.values()} - {None, topic_id}
+    if topic_id is not None and former:
+        notes.append(f"topic {topic!r} was made anew since it was read last: a node begins at its earliest offset")
+    elif lost := [each for each in partitions if _is_lost(each)]:
+        numbers = ", ".join(str(each.partition) for each in lost)
+        notes.append(
+            f"the place of partition {numbers} is none that topic {topic!r} has: a node goes on at the earliest offset"
+        )
+    return notes
+
+
+def _is_lost(partition: PartitionStatus) -> bool:
+    if partition.place is None or partition.earliest is None or partition.end is None:
+        return False
+    return not partition.earliest <= partition.place <= partition.end
+
+
+def _partition(
+    partition: int,
+    places: Mapping[int, Place],
+    bounds: tuple[int, int] | None = None,
+    committed: int | None = None,
+) -> PartitionStatus:
+    place = places.get(partition)
+    return PartitionStatus(
+        partition=partition,
+        place=None if place is None else place.next,
+        moved_ms=None if place is None else place.moved_ms,
+        committed=committed,
+        earliest=None if bounds is None else bounds[0],
+        end=None if bounds is None else bounds[1],
+    )
+
+
+# By hand
+
+
+class Reset(NamedTuple):
+    """A wish to read a topic from somewhere else: earliest, latest, an offset, or the first message at a moment."""
+
+    topic: str
+    partition: int | None  # None: all of them
+    where: str | int
+    at_ms: int | None = None
+
+
+class Change(NamedTuple):
+    """What a reset would do to one partition."""
+
+    move: Move
+    earliest: int
+    end: int
+
+    @property
+    def again(self) -> int:
+        """How many messages are read again; below 0: how many are passed over."""
+        seen = self.earliest if self.move.seen is None else min(max(self.move.seen, self.earliest), self.end)
+        return seen - self.move.next
+
+
+def parse_reset(text: str, zone: ZoneInfo) -> Reset:
+    """Read a wish such as `SMS_Retry:3=earliest`, or raise InvalidRequest."""
+    found = _RESET.fullmatch(text.strip())
+    if found is None:
+        raise InvalidRequest(f"{text!r} says not what to reset: expected {_EXPECTED}")
+    topic, where = found["topic"].strip(), found["where"].strip()
+    partition = None if found["partition"] is None else int(found["partition"])
+    if where in {EARLIEST, LATEST}:
+        return Reset(topic, partition, where)
+    if re.fullmatch("[0-9]{1,18}", where):
+        return Reset(topic, partition, int(where))
+    try:
+        return Reset(topic, partition, where, parse_moment(where, now_ms=None, zone=zone))
+    except InvalidTime:
+        raise InvalidRequest(
+            f"{where!r} is no place in a topic: expected earliest, latest, an offset such as 1200, or a moment such as "
+            "2030-01-31T09:00:00Z"
+        ) from None
+
+
+async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Sequence[Change]:
+    """What has to change for this wish; nothing is changed yet, and `inbox.reset` finds out if it is outdated."""
+    info = (await admin.overview([wish.topic])).topics.get(wish.topic)
+    if info is None:
+        raise InvalidRequest(f"topic {wish.topic!r} does not exist: correct its name")
+    if info.problem is not None:
+        raise BrokerUnavailable(info.problem)
+    if wish.partition is not None and wish.partition not in info.partitions:
+        last = max(info.partitions)
+        raise InvalidRequest(f"topic {wish.topic!r} has no partition {wish.partition}: it has 0 to {last}")
+    wanted = info.partitions if wish.partition is None else [wish.partition]
+    places = {place.source.partition: place for place in await inbox.places(group, wish.topic)}
+    bounds = await admin.bounds(wish.topic, wanted)
+    topic_id = await admin.topic_id(wish.topic)
+    at = {} if wish.at_ms is None else await admin.offsets_at(wish.topic, wanted, wish.at_ms)
+    return [
+        Change(
+            Move(
+                source=Source(group, wish.topic, partition),
+                seen=places[partition].next if partition in places else None,
+                next=_aim(wish, partition, bounds[partition], at.get(partition)),
+                topic_id=topic_id,
+            ),
+            *bounds[partition],
+        )
+        for partition in wanted
+    ]
+
+
+def _aim(wish: Reset, partition: int, bounds: tuple[int, int], at: int | None) -> int:
+    """The offset that is meant."""
+    earliest, end = bounds
+    if wish.at_ms is not None:
+        return end if at is None else at
+    if wish.where == EARLIEST:
+        return earliest
+    if wish.where == LATEST:
+        return end
+    offset = int(wish.where)
+    if not earliest <= offset <= end:
+        raise InvalidRequest(
+            f"partition {partition} of topic {wish.topic!r} has no offset {offset}: it has {earliest} to {end}"
+        )
+    return offset

@@ -1,0 +1,151 @@
+"""Takes gathered messages into the store, and finds out which one is to blame when that fails."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import PlacesMoved, StoreBroken, StoreUnavailable, UnknownApp
+from infinite_scheduler.ingest.batch import Batch, Load, told
+from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.intake import accepted_events
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.model import Accepted
+from infinite_scheduler.observe import events
+from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.store.inbox import DeadLetter, Inbox
+
+FIRST_RETRY_MS: Final = 200
+"""Each wait is twice the one before."""
+
+_SHOWN: Final = 20  # keys of an event
+
+
+class Taker:
+    """One batch at a time: jobs, dead letters and the places of the partitions in one transaction."""
+
+    def __init__(
+        self,
+        config: KafkaIngestConfig,
+        inbox: Inbox,
+        consumer: TopicConsumer,
+        patience: Patience,
+        *,
+        clock: Clock,
+        tell: Observer,
+        send: Callable[[Sequence[DeadLetter]], None],
+    ) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._consumer = consumer
+        self._patience = patience
+        self._clock = clock
+        self._tell = tell
+        self._send = send
+        self.counts = {"messagesReceived": 0, "messagesProcessed": 0, "messagesFailed": 0, "duplicatesSkipped": 0}
+
+    async def take(self, batch: Batch, wire: Wire) -> None:
+        """All of it, or as much as is certain: in doubt it is read again from where the store says.
+
+        Raises StoreUnavailable or StoreBroken when the store takes nothing.
+        """
+        try:
+            await self._check_again(batch, wire)
+            await self._take(batch)
+        except BaseException:
+            await self._patience.call(lambda: self._consumer.forget(batch.shares))
+            raise
+
+    async def _check_again(self, batch: Batch, wire: Wire) -> None:
+        """Ask handlers that could not look at the data again, for all messages at a time; then give these up."""
+        for attempt in range(self._config.max_retries):
+            errors = batch.passing
+            if not errors or self._patience.stopping:
+                break
+            wait_ms = FIRST_RETRY_MS << attempt
+            self._tell(
+                events.ChecksFailing(topic=self._config.topic, count=len(errors), error=errors[0], wait_ms=wait_ms)
+            )
+            await self._patience.pause(wait_ms)
+            await self._patience.call(lambda: batch.judge_again(wire))
+        if not self._patience.stopping:  # else they are left to whoever reads the partition next
+            batch.refuse_passing()
+
+    async def _take(self, batch: Batch) -> None:
+        """In one transaction; an app that the store does not know makes dead letters, and the rest is tried again."""
+        while True:
+            load = await self._patience.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
+            if not load.moves:
+                return
+            try:
+                answers = await self._patience.wait_for(self._inbox.take(load.specs, load.letters, load.moves))
+            except UnknownApp as error:
+                batch.refuse_apps_but(error.known)
+            except PlacesMoved:
+                await self._overtaken(batch)
+                return
+            except (StoreUnavailable, StoreBroken):
+                raise
+            except Exception as error:  # noqa: BLE001 - whose fault it is comes out next
+                await self._narrow_down(batch, error)
+                return
+            else:
+                self._note(load, answers)
+                return
+
+    async def _overtaken(self, batch: Batch) -> None:
+        """Somebody else moved a place: nothing was written, and the store knows where to go on."""
+        partitions = sorted(share.partition for share in batch.shares)
+        await self._patience.call(lambda: self._consumer.forget(batch.shares))
+        self._tell(events.PlacesOvertaken(topic=self._config.topic, partitions=partitions))
+
+    async def _narrow_down(self, batch: Batch, error: Exception) -> None:
+        """An error that nobody expects: halves are tried until one message is left, which is tried a few times more.
+
+        If it fails always, and its dead letter can be kept, then it was to blame.
+        """
+        if len(batch) > 1:
+            for half in batch.halves():
+                await self._take(half)
+        elif batch.refused:
+            raise StoreBroken(f"the store met an error that is not the message's: {error!r}") from error
+        elif batch.tries < self._config.max_retries:
+            batch.tries += 1
+            await self._patience.pause(FIRST_RETRY_MS << (batch.tries - 1))
+            await self._take(batch)
+        else:
+            batch.refuse(f"{type(error).__name__}: {error}")
+            await self._take(batch)
+
+    def _note(self, load: Load, answers: Sequence[Accepted]) -> None:
+        """It is durable: go on from there, and tell."""
+        for share, place in load.places.items():
+            share.place = place
+        self._consumer.say({share.partition: place for share, place in load.places.items()})
+        self._send(load.letters)
+        topic = self._config.topic
+        repeated = sum(answer.repeated for answer in answers)
+        taken = events.MessagesTaken(
+            topic=topic,
+            received=len(load.specs) + len(load.letters),
+            accepted=len(answers) - repeated,
+            repeated=repeated,
+            failed=len(load.letters),
+        )
+        self._count(taken)
+        for event in (*accepted_events(load.specs, answers), taken):
+            self._tell(event)
+        if load.letters:
+            self._tell(told(topic, load.letters))
+        if repeated:
+            pairs = zip(load.specs, answers, strict=True)
+            keys = [str(spec.idempotency_key) for spec, answer in pairs if answer.differs]
+            if keys:
+                self._tell(events.KeysReused(topic=topic, count=len(keys), keys=keys[:_SHOWN]))
+
+    def _count(self, taken: events.MessagesTaken) -> None:
+        self.counts["messagesReceived"] += taken.received
+        self.counts["messagesProcessed"] += taken.accepted
+        self.counts["messagesFailed"] += taken.failed
+        self.counts["duplicatesSkipped"] += taken.repeated

@@ -1,0 +1,59 @@
+"""Which topic it is that goes by this name: one that was deleted and made anew has another id."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.kafka.chatter import Chatter
+from infinite_scheduler.kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_WAIT_MS: Final = 2000
+
+
+class TopicWatch:
+    """Asks the brokers for the id of a topic. Old brokers, and librdkafka's own, do not know it."""
+
+    def __init__(self, options: KafkaOptions, topic: str, clock: Clock) -> None:
+        self._options = options
+        self._topic = topic
+        self._clock = clock
+        self._client: AdminClient | None = None
+        self._asked: asyncio.Future[Any] | None = None
+        self._asked_ms = 0
+        self._answers = True
+
+    def ask(self) -> "asyncio.Future[Any]":
+        """Begin to ask, so that the answer is there when it is wanted."""
+        from confluent_kafka import TopicCollection  # noqa: PLC0415 - 54 ms that only users of Kafka pay
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        if self._asked is None:
+            if self._client is None:
+                self._client = AdminClient(self._options.client(), logger=Chatter())
+            answers = self._client.describe_topics(TopicCollection([self._topic]), request_timeout=5)
+            self._asked, self._asked_ms = asyncio.wrap_future(answers[self._topic]), self._clock.steady_ms()
+        return self._asked
+
+    async def topic_id(self) -> str | None:
+        """The id; None: it is not known in time, or there is no such topic."""
+        asked = self.ask()
+        left_ms = self._asked_ms + _WAIT_MS - self._clock.steady_ms() if self._answers else 0
+        await asyncio.wait([asked], timeout=max(0, left_ms) / 1000)
+        if not asked.done():
+            self._answers = False  # whoever has failed to answer is not waited for again
+            return None
+        self._asked = None
+        if asked.cancelled() or asked.exception() is not None:
+            return None
+        self._answers = True
+        found = asked.result().topic_id
+        return None if found is None else str(found)
+
+    def close(self) -> None:
+        """Wait for no answer any more."""
+        if self._asked is not None:
+            self._asked.cancel()
+        self._asked = self._client = None

@@ -1,0 +1,1 @@
+"""What people were told to do: every block of the two guides, done."""

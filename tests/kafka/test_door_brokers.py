@@ -1,0 +1,206 @@
+"""A topic door and its brokers: away, forbidden, without the topic, with another topic of the same name."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from infinite_scheduler.observe import events
+from tests.kafka.rig import Rig, message, messages, rig, until
+from tests.services.kafka import GuardedKafka, Kafka
+from tests.services.topics import MakeTopic, fresh_topics, make_topic, write
+
+
+async def test_brokers_that_cannot_be_reached_are_told_once_and_tried_for_ever(tmp_path: Path) -> None:
+    async with rig(tmp_path, "127.0.0.1:1", "jobs") as away:
+        door = away.door()
+        began = time.monotonic()
+        door.start()
+        assert time.monotonic() - began < 1
+        assert door.is_running
+        await until(lambda: away.heard(events.TopicAway))
+        await asyncio.sleep(3)
+        (told,) = away.heard(events.TopicAway)
+        assert "127.0.0.1:1" in told.error
+        assert "is it running there?" in told.error
+        assert not door.ready
+        assert "is it running there?" in str(door.problem)
+
+
+async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_there(
+    tmp_path: Path, kafka_servers: str
+) -> None:
+    with fresh_topics(kafka_servers) as make:
+        topic = f"{make('other')}-later"
+        async with rig(tmp_path, kafka_servers, topic) as missing:
+            door = missing.door()
+            door.start()
+            await until(lambda: missing.heard(events.TopicAway))
+            await asyncio.sleep(2.5)
+            (told,) = missing.heard(events.TopicAway)
+            assert f"topic '{topic}' does not exist" in told.error
+            assert not door.ready
+            make_topic(kafka_servers, topic, partitions=2)
+            await missing.send(messages(range(20)))
+            await missing.has(range(20))
+            await until(lambda: door.ready)
+            await until(lambda: missing.heard(events.TopicBack))
+            assert len(missing.heard(events.TopicAway)) == 1
+
+
+async def test_partitions_that_are_added_are_read(real: Rig) -> None:
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+    door = await real.started()
+    admin = AdminClient({"bootstrap.servers": str(real.servers)})
+    await asyncio.to_thread(admin.create_partitions([NewPartitions(real.topic, 8)])[real.topic].result)
+    await until(lambda: len(door.lag) == 8)
+    await real.send(messages(range(80)))
+    await real.has(range(80))
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while it is read", "between two starts"])
+async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+    tmp_path: Path, kafka_servers: str, fresh_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, running: bool
+) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WATCH_MS", 500)
+    topic = fresh_topic("anew", partitions=1)
+    async with rig(tmp_path, kafka_servers, topic) as anew:
+        await anew.send(messages(range(5)))
+        door = await anew.started()
+        await anew.has(range(5))
+        if not running:
+            await door.stop()
+        admin = AdminClient({"bootstrap.servers": kafka_servers})
+        await asyncio.to_thread(admin.delete_topics([topic], operation_timeout=20)[topic].result)
+        await asyncio.to_thread(_make_again, kafka_servers, topic)
+        await anew.send(messages(range(5, 25)))  # more than there were, so that the old offset is in range
+        if not running:
+            await anew.started()
+        await until(lambda: len(anew.numbers()) == 25, 40)
+        assert anew.heard(events.TopicAnew)
+        if not running:  # else some may have been read by their old offsets before it was noticed
+            assert set(anew.numbers().values()) == {1}
+
+
+def _make_again(servers: str, topic: str) -> None:
+    from confluent_kafka import KafkaException
+
+    for _ in range(100):
+        try:
+            make_topic(servers, topic)
+        except KafkaException:  # it is still being deleted
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(f"{topic} cannot be made again")
+
+
+async def test_a_broker_that_is_restarted_costs_time_only(tmp_path: Path, private_kafka: Kafka) -> None:
+    with fresh_topics(private_kafka.url) as make:
+        async with rig(tmp_path, private_kafka.url, make("jobs", partitions=3), make("dlq")) as bumpy:
+            door = await bumpy.started()
+            await bumpy.send([*messages(range(100)), "bad 1"])
+            await bumpy.has(range(100))
+            await asyncio.to_thread(private_kafka.stop)
+            await until(lambda: bumpy.heard(events.TopicAway))
+            assert not door.ready
+            await asyncio.to_thread(private_kafka.start)
+            await bumpy.send([*messages(range(100, 200)), "bad 2"])
+            await bumpy.has(range(200), within_s=60)
+            await until(lambda: door.metrics["messagesSentToDLQ"] == 2, 60)
+            await until(lambda: bumpy.heard(events.TopicBack))
+            assert door.ready
+            assert (len(bumpy.heard(events.TopicAway)), len(bumpy.heard(events.TopicBack))) == (1, 1)
+
+
+async def test_a_door_can_be_shut_while_the_broker_is_away(tmp_path: Path, private_kafka: Kafka) -> None:
+    with fresh_topics(private_kafka.url) as make:
+        async with rig(tmp_path, private_kafka.url, make("jobs", partitions=3), make("dlq")) as bumpy:
+            door = await bumpy.started()
+            await bumpy.send([*messages(range(10)), "bad"])
+            await bumpy.has(range(10))
+            await asyncio.to_thread(private_kafka.kill)
+            await until(lambda: bumpy.heard(events.TopicAway))
+            began = time.monotonic()
+            await door.stop()
+            assert time.monotonic() - began < 10
+            assert not door.is_running
+        await asyncio.to_thread(private_kafka.start)
+
+
+async def test_only_what_a_transaction_has_committed_is_read(real: Rig) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": str(real.servers), "transactional.id": real.topic})
+    await asyncio.to_thread(producer.init_transactions, 20)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(real.topic, message(number), partition=0)
+        await asyncio.to_thread(producer.commit_transaction if number % 2 else producer.abort_transaction, 20)
+    await real.started()
+    await real.has([1, 3, 5])
+    assert not await real.letters()
+
+
+async def test_missing_rights_are_told_with_what_to_change(tmp_path: Path, guarded_kafka: GuardedKafka) -> None:
+    with fresh_topics(guarded_kafka.options) as make:
+        async with rig(tmp_path, guarded_kafka.options_of("guest"), make("jobs")) as guest:
+            door = guest.door()
+            door.start()
+            await until(lambda: guest.heard(events.TopicAway))
+            await asyncio.sleep(2.5)
+            (told,) = guest.heard(events.TopicAway)
+            assert "not allowed to use" in told.error
+            assert "give this user the right" in told.error
+            assert not door.ready
+            assert not guest.heard(events.TopicBack)
+
+
+async def test_a_wrong_password_is_told_and_shown_to_nobody(tmp_path: Path, guarded_kafka: GuardedKafka) -> None:
+    options = {**guarded_kafka.options, "sasl.password": "wrong-and-secret"}
+    async with rig(tmp_path, options, "jobs") as stranger:
+        door = stranger.door()
+        door.start()
+        await until(lambda: stranger.heard(events.TopicAway))
+        (told,) = stranger.heard(events.TopicAway)
+        assert "refuses the login" in told.error
+        assert not any("wrong-and-secret" in str(event) for event in stranger.told)
+
+
+async def test_a_password_opens_the_door(tmp_path: Path, guarded_kafka: GuardedKafka) -> None:
+    with fresh_topics(guarded_kafka.options) as make:
+        async with rig(tmp_path, guarded_kafka.options, make("jobs"), make("dlq")) as trusted:
+            door = await trusted.started()
+            await trusted.send([message(1), "bad"])
+            await trusted.has([1])
+            await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
+
+
+async def test_a_message_of_ten_megabytes_is_kept_and_the_next_ones_go_on(
+    tmp_path: Path, kafka_servers: str, fresh_topic: MakeTopic
+) -> None:
+    topic = fresh_topic("large", partitions=1, **{"max.message.bytes": "20000000"})
+    async with rig(tmp_path, kafka_servers, topic, fresh_topic("dlq")) as large:
+        await asyncio.to_thread(write, kafka_servers, topic, [message(1), b"y" * 10_000_000, message(2)])
+        await large.started()
+        await large.has([1, 2])
+        (letter,) = await large.letters()
+        assert letter.value == b"y" * 10_000_000
+        assert "the message has 10000000 bytes" in letter.error
+        await until(lambda: large.heard(events.DeadLettersRefused))
+
+
+async def test_the_broker_inside_of_librdkafka_will_do(tmp_path: Path, mock_kafka: str) -> None:
+    async with rig(tmp_path, mock_kafka, "jobs", "dlq") as inside:
+        await inside.send([*messages(range(50)), "bad"])
+        door = await inside.started()
+        await inside.has(range(50))
+        await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
+        await door.stop()
+        await inside.send(messages(range(50, 60)))
+        await inside.started()
+        await inside.has(range(60))

@@ -1,0 +1,158 @@
+"""Several doors of one group: whatever moves between them, each message becomes one job."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.ingest.door import TopicDoor
+from infinite_scheduler.observe import events
+from tests.kafka.rig import Rig, message, messages, until
+from tests.unit.test_wire import Deaf
+
+
+async def share(*doors: TopicDoor) -> None:
+    """Wait until the doors have the six partitions among them."""
+    await until(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
+    await until(lambda: all(door.lag for door in doors))
+
+
+async def test_two_doors_share_the_partitions(real: Rig) -> None:
+    one = await real.started()
+    two = await real.started()
+    await share(one, two)
+    await real.send(messages(range(200)))
+    await real.has(range(200))
+    await until(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 200)
+    assert one.metrics["messagesReceived"]
+    assert two.metrics["messagesReceived"]
+
+
+async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
+    one, two = await real.started(), await real.started()
+    await share(one, two)
+    await one.stop()
+    await until(lambda: len(two.lag) == 6)
+    await real.send(messages(range(50)))
+    await real.has(range(50))
+    assert not real.heard(events.PlaceDiffers)
+    assert not real.heard(events.PlacesOvertaken)
+
+
+async def test_joins_and_leaves_under_load_lose_and_repeat_nothing(real: Rig) -> None:
+    total, steps = 6000, 12
+    doors = [await real.started()]
+    dice = random.Random(5)
+    for step in range(steps):
+        begin = step * total // steps
+        await real.send(messages(range(begin, begin + total // steps)))
+        if len(doors) < 3 and dice.random() < 0.6:
+            doors.append(real.door())
+            doors[-1].start()
+        elif len(doors) > 1:
+            await doors.pop(dice.randrange(len(doors))).stop()
+        await asyncio.sleep(0.1)
+    await real.has(range(total), within_s=40)
+    assert not await real.letters()
+
+
+class Slow(Deaf):
+    """Cannot look at the data for a while."""
+
+    checks = True
+
+    def __init__(self) -> None:
+        self.able = False
+
+    def check(self, data: Any) -> None:
+        if not self.able:
+            raise ConnectionError("not yet")
+
+
+async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
+    real: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.05)
+    slow = Slow()
+    one = await real.started(handlers={"sms": slow}, max_retries=10)
+    for partition in range(6):
+        await real.send(messages(range(100 * partition, 100 * partition + 100)), partition=partition)
+    await until(lambda: real.heard(events.ChecksFailing))  # the first door has gathered, and waits
+    two = real.door()
+    two.start()
+    await until(lambda: two.metrics["messagesReceived"] >= 200)  # the second has some of its partitions
+    slow.able = True
+    await real.has(range(600))
+    await share(one, two)
+    assert not real.heard(events.PlacesOvertaken)
+
+
+async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig) -> None:
+    one = await real.started()
+    real.inbox.gate = gate = asyncio.Event()
+    for partition in range(6):
+        await real.send(messages(range(100 * partition, 100 * partition + 100)), partition=partition)
+    await until(lambda: real.inbox.waiting)  # the first door is in the middle of its take
+    real.inbox.gate = None
+    two = real.door()
+    two.start()
+    await until(lambda: two.metrics["messagesReceived"] > 0)  # and the second takes the same messages
+    gate.set()
+    await real.has(range(600))
+    await share(one, two)
+
+
+async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_nothing(real: Rig) -> None:
+    """Its membership ends while it waits for the store: what it asks for then meets places that have moved."""
+    one = await real.started()
+    real.inbox.gate = gate = asyncio.Event()
+    await real.send(messages(range(100)))
+    await until(lambda: real.inbox.waiting)
+    real.inbox.gate = None
+    one._consumer.linger = lambda: None  # type: ignore[method-assign]  # frozen
+    consumer = one._consumer._client
+    assert consumer is not None
+    consumer.unsubscribe()
+    two = await real.started()
+    await until(lambda: two.metrics["messagesReceived"] == 100, 30)
+    gate.set()
+    await until(lambda: real.heard(events.PlacesOvertaken))
+    await real.has(range(100))
+    assert one.metrics["messagesReceived"] == 0
+
+
+async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
+    one, two = await real.started(), await real.started()
+    await share(one, two)
+    for partition in range(6):
+        await real.send([message(1, idempotencyKey="same")], partition=partition)
+    await until(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 6)
+    assert real.numbers() == Counter([1])
+    assert one.metrics["duplicatesSkipped"] + two.metrics["duplicatesSkipped"] == 5
+
+
+@pytest.mark.parametrize("away_s", [0.2, 3.0])
+async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(real: Rig, away_s: float) -> None:
+    one = await real.started()
+    await real.send(messages(range(300)))
+    await real.has(range(300))
+    real.inbox.away = True
+    await real.send(messages(range(300, 900)))
+    two = real.door()
+    two.start()
+    await asyncio.sleep(away_s)
+    real.inbox.away = False
+    await real.has(range(900))
+    await share(one, two)
+    assert not await real.letters()
+
+
+async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
+    doors = [real.door() for _ in range(7)]
+    for door in doors:
+        door.start()
+    await until(lambda: all(door.ready for door in doors), 40)
+    await real.send(messages(range(60)))
+    await real.has(range(60))

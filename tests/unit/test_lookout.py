@@ -1,0 +1,125 @@
+"""What a topic door looks after between two gatherings, and what it tells of it."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.ingest.lookout import KEYS_MS, PROBE_MS, WATCH_MS, WELL_MS, Lookout
+from infinite_scheduler.observe import events
+from infinite_scheduler.testing import ManualClock
+
+
+class Place:
+    """Everything around a lookout, held by hand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.told: list[events.Event] = []
+        self.calls: list[str] = []
+        self.problem: str | None = None
+        self.joined = True
+        self.held: dict[int, Share] = {}
+        self.topic_id: str | None = "one"
+        self.keys: int | Exception = 0
+        parts: Any = self
+        watch: Any = SimpleNamespace(topic_id=self._id)
+        self.lookout = Lookout("jobs", parts, parts, watch, parts, clock=self.clock, tell=self.told.append)
+
+    async def look(self, after_ms: int = 0) -> None:
+        self.clock.advance(after_ms)
+        await self.lookout.look()
+        if self.lookout._errand is not None:
+            await self.lookout._errand
+
+    async def call(self, what: Callable[[], Any]) -> Any:
+        return what()
+
+    def probe(self) -> None:
+        self.calls.append("probe")
+
+    def measure(self) -> None:
+        self.calls.append("measure")
+
+    def reopen(self) -> None:
+        self.calls.append("reopen")
+
+    async def live_keys(self) -> int:
+        if isinstance(self.keys, Exception):
+            raise self.keys
+        return self.keys
+
+    async def _id(self) -> str | None:
+        return self.topic_id
+
+    def heard(self, kind: type[events.Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.told)
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+async def test_what_is_wrong_is_told_once_and_looked_into_until_it_is_gone(place: Place) -> None:
+    place.problem = "no broker"
+    for _ in range(5):
+        await place.look(PROBE_MS)
+    assert [event for event in place.told if isinstance(event, events.TopicAway)] == [
+        events.TopicAway(topic="jobs", error="no broker")
+    ]
+    assert place.calls.count("probe") == 5
+    place.problem = None
+    await place.look(1)
+    assert place.heard(events.TopicBack) == 0
+    await place.look(WELL_MS)
+    assert place.heard(events.TopicBack) == 1
+
+
+async def test_a_broker_that_stumbles_when_it_starts_is_not_told_again(place: Place) -> None:
+    for problem in ("no broker", None, "no leader", None, "no leader", None):
+        place.problem = problem
+        await place.look(WELL_MS - 1)
+    await place.look(WELL_MS)
+    assert (place.heard(events.TopicAway), place.heard(events.TopicBack)) == (1, 1)
+
+
+async def test_a_node_that_does_not_join_in_time_is_looked_into(place: Place) -> None:
+    place.joined = False
+    await place.look(PROBE_MS - 1)
+    assert "probe" not in place.calls
+    await place.look(1)
+    assert "probe" in place.calls
+
+
+async def test_partitions_are_told_when_they_change(place: Place) -> None:
+    for numbers in ((), (0, 1), (1, 0), (1,)):
+        place.held = {number: Share(number) for number in numbers}
+        await place.look()
+    assert [event.partitions for event in place.told if isinstance(event, events.PartitionsHeld)] == [(0, 1), (1,)]
+
+
+async def test_keys_are_counted_every_minute_and_an_error_changes_nothing(place: Place) -> None:
+    place.keys = 5
+    await place.look()
+    assert place.lookout.live_keys == 5
+    place.keys = StoreUnavailable("away")
+    await place.look(KEYS_MS)
+    assert (place.lookout.live_keys, place.heard(events.TaskFailed)) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "anew"), [("one", "two", True), ("one", "one", False), (None, "two", False), ("one", None, False)]
+)
+async def test_another_topic_of_the_same_name_is_read_by_a_new_client(
+    place: Place, before: str | None, now: str | None, anew: bool
+) -> None:
+    place.held = {0: Share(0)}
+    place.held[0].topic_id = before
+    place.topic_id = now
+    await place.look()  # the keys come first
+    await place.look(WATCH_MS)
+    assert ("reopen" in place.calls) is anew

@@ -1,0 +1,106 @@
+"""Where a node begins to read a partition."""
+
+import pytest
+
+from infinite_scheduler.ingest.placing import Facts, needs_bounds, start
+from infinite_scheduler.observe import events
+from infinite_scheduler.store.inbox import Move, Place, Source
+
+SOURCE = Source("group", "topic", 3)
+
+
+def place(next_: int, topic_id: str | None = "one") -> Place:
+    return Place(source=SOURCE, next=next_, topic_id=topic_id, moved_ms=0)
+
+
+def facts(
+    place: Place | None = None,
+    committed: int | None = None,
+    topic_id: str | None = "one",
+    bounds: tuple[int, int] | None = None,
+) -> Facts:
+    return Facts(source=SOURCE, place=place, committed=committed, topic_id=topic_id, bounds=bounds)
+
+
+def test_the_place_in_the_store_counts() -> None:
+    begin = start(facts(place(50), committed=50), "earliest")
+    assert (begin.offset, begin.move, begin.told) == (50, None, None)
+
+
+@pytest.mark.parametrize("committed", [10, 90])
+def test_another_committed_offset_is_told_and_has_no_effect(committed: int) -> None:
+    begin = start(facts(place(50), committed=committed), "earliest")
+    assert (begin.offset, begin.move) == (50, None)
+    assert begin.told == events.PlaceDiffers(
+        topic="topic",
+        group="group",
+        partition=3,
+        place=50,
+        committed=committed,
+        command=f"infinite-scheduler ingest offsets --reset topic:3={committed}",
+    )
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_group_that_kafka_knows_goes_on_there(reset: str) -> None:
+    begin = start(facts(committed=7), reset)
+    assert (begin.offset, begin.told) == (7, None)
+    assert begin.move == Move(source=SOURCE, seen=None, next=7, topic_id="one")
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", 4), ("latest", 9)])
+def test_a_new_group_begins_where_it_wants_to_and_that_is_remembered(reset: str, offset: int) -> None:
+    assert needs_bounds(facts(), astray=False)
+    begin = start(facts(bounds=(4, 9)), reset)
+    assert begin.offset == offset
+    assert begin.move == Move(source=SOURCE, seen=None, next=offset, topic_id="one")
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(reset: str) -> None:
+    anew = facts(place(50), committed=50, topic_id="two")
+    assert needs_bounds(anew, astray=False)
+    begin = start(facts(place(50), committed=50, topic_id="two", bounds=(0, 80)), reset)
+    assert (begin.offset, begin.topic_id) == (0, "two")
+    assert begin.move == Move(source=SOURCE, seen=50, next=0, topic_id="two")
+    assert begin.told == events.TopicAnew(topic="topic", partition=3, place=50, topic_id="two")
+
+
+def test_an_id_that_is_not_known_says_nothing_about_the_topic() -> None:
+    assert start(facts(place(50), topic_id=None), "earliest").move is None
+    assert start(facts(place(50), topic_id=None), "earliest").topic_id == "one"
+
+
+def test_an_id_that_becomes_known_is_remembered() -> None:
+    begin = start(facts(place(50, topic_id=None)), "earliest")
+    assert begin.move == Move(source=SOURCE, seen=50, next=50, topic_id="one")
+    assert begin.told is None
+
+
+@pytest.mark.parametrize(("bounds"), [(60, 80), (0, 40)])
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_place_that_the_topic_does_not_have_leads_to_its_earliest(bounds: tuple[int, int], reset: str) -> None:
+    assert needs_bounds(facts(place(50)), astray=True)
+    begin = start(facts(place(50), bounds=bounds), reset)
+    assert begin.offset == bounds[0]
+    assert begin.move == Move(source=SOURCE, seen=50, next=bounds[0], topic_id="one")
+    assert begin.told == events.OffsetGone(topic="topic", partition=3, place=50, earliest=bounds[0], end=bounds[1])
+
+
+@pytest.mark.parametrize("bounds", [(50, 80), (0, 50), (0, 80)])
+def test_a_place_that_the_topic_has_after_all_is_kept(bounds: tuple[int, int]) -> None:
+    begin = start(facts(place(50), bounds=bounds), "earliest")
+    assert (begin.offset, begin.move, begin.told) == (50, None, None)
+
+
+def test_a_committed_offset_that_the_topic_does_not_have_leads_to_its_earliest() -> None:
+    begin = start(facts(committed=50, bounds=(60, 80)), "latest")
+    assert begin.offset == 60
+    assert isinstance(begin.told, events.OffsetGone)
+
+
+def test_without_a_question_to_the_broker_nothing_is_guessed() -> None:
+    with pytest.raises(ValueError, match="bounds are not known"):
+        start(facts(), "earliest")
+    assert not needs_bounds(facts(place(1)), astray=False)
+    assert not needs_bounds(facts(committed=1), astray=False)

@@ -1,0 +1,218 @@
+"""What a consumer keeps of what librdkafka gives it: only what is expected of partitions that are read."""
+
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.ingest.consumer import Share, TopicConsumer
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.testing import ManualClock
+
+
+class Message:
+    def __init__(self, partition: int, offset: int, value: bytes = b"x") -> None:
+        self._partition, self._offset, self._value = partition, offset, value
+
+    def error(self) -> None:
+        return None
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+
+class Kafka:
+    """Remembers what it was told to fetch; a fetched partition may be added once, and only a fetched one removed."""
+
+    def __init__(self) -> None:
+        self.fetched: dict[int, int] = {}
+        self.committed: list[tuple[int, int]] = []
+        self.clock = ManualClock()
+        self.queue: list[Message] = []
+        self.polls: list[float] = []
+        self.asked: list[int] = []
+        self.slowness_ms = 0
+
+    def incremental_assign(self, partitions: Any) -> None:
+        for each in partitions:
+            assert each.partition not in self.fetched
+            self.fetched[each.partition] = each.offset
+
+    def incremental_unassign(self, partitions: Any) -> None:
+        for each in partitions:
+            del self.fetched[each.partition]
+
+    def poll(self, timeout: float) -> Message | None:
+        self.polls.append(timeout)
+        self.clock.advance(round(timeout * 1000))
+        return self.queue.pop(0) if self.queue else None
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        assert timeout == 0
+        self.asked.append(count)
+        self.clock.advance(self.slowness_ms)
+        found, self.queue = self.queue[:count], self.queue[count:]
+        return found
+
+    def commit(self, offsets: Any, asynchronous: bool) -> None:
+        self.committed += [(each.partition, each.offset) for each in offsets]
+
+
+@pytest.fixture
+def kafka() -> Kafka:
+    return Kafka()
+
+
+@pytest.fixture
+def consumer(kafka: Kafka) -> TopicConsumer:
+    return new(kafka)
+
+
+def new(kafka: Kafka, **options: Any) -> TopicConsumer:
+    made = TopicConsumer(KafkaIngestConfig(**options), kafka.clock)
+    made._client = kafka  # type: ignore[assignment]
+    return made
+
+
+def given(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> list[Share]:
+    from confluent_kafka import TopicPartition
+
+    consumer._assigned(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
+    return [consumer.held[number] for number in numbers]
+
+
+def taken(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    consumer._revoked(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
+
+
+def kept(consumer: TopicConsumer, *messages: Message) -> list[tuple[int, int]]:
+    gathered: list[Any] = []
+    consumer._keep(messages, gathered)  # type: ignore[arg-type]
+    return [(share.partition, message.offset()) for share, message in gathered]
+
+
+def test_nothing_is_fetched_before_its_place_is_known(consumer: TopicConsumer, kafka: Kafka) -> None:
+    (share,) = given(consumer, kafka, 3)
+    consumer.flow([share])
+    assert kafka.fetched == {}
+    assert kept(consumer, Message(3, 0)) == []
+    share.place = 7
+    consumer.flow([share])
+    assert kafka.fetched == {3: 7}
+    assert kept(consumer, Message(3, 7)) == [(3, 7)]
+
+
+def test_what_lies_before_the_place_is_skipped_and_gaps_are_not(consumer: TopicConsumer, kafka: Kafka) -> None:
+    (share,) = given(consumer, kafka, 3)
+    share.place = 7
+    consumer.flow([share])
+    assert kept(consumer, Message(3, 6), Message(3, 7), Message(3, 7), Message(3, 12)) == [(3, 7), (3, 12)]
+
+
+def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: TopicConsumer, kafka: Kafka) -> None:
+    one, two = given(consumer, kafka, 1, 2)
+    one.place = two.place = 0
+    consumer.flow([one, two])
+    consumer.halt([one])
+    taken(consumer, kafka, 2)
+    assert kafka.fetched == {}
+    assert kept(consumer, Message(1, 0), Message(2, 0), Message(9, 0)) == []
+
+
+def test_a_partition_that_comes_back_is_another_share(consumer: TopicConsumer, kafka: Kafka) -> None:
+    (before,) = given(consumer, kafka, 3)
+    before.place = 5
+    consumer.flow([before])
+    taken(consumer, kafka, 3)
+    (after,) = given(consumer, kafka, 3)
+    assert after is not before
+    assert not consumer.holds(before)
+    assert after.place is None
+
+
+def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: TopicConsumer, kafka: Kafka) -> None:
+    (share,) = given(consumer, kafka, 3)
+    share.place = 5
+    consumer.flow([share])
+    consumer.forget([share])
+    consumer.flow([share])
+    assert kafka.fetched == {}
+    assert kept(consumer, Message(3, 5)) == []
+
+
+def test_kafka_hears_of_places_before_a_partition_goes(consumer: TopicConsumer, kafka: Kafka) -> None:
+    one, two = given(consumer, kafka, 1, 2)
+    consumer.say({1: 10, 2: 20, 7: 70})
+    taken(consumer, kafka, 1)
+    assert kafka.committed == [(1, 10), (2, 20)]
+    assert consumer.holds(two)
+    assert not consumer.holds(one)
+
+
+def test_a_partition_that_is_not_fetched_can_go(consumer: TopicConsumer, kafka: Kafka) -> None:
+    given(consumer, kafka, 1)
+    taken(consumer, kafka, 1, 2)
+    assert consumer.held == {}
+
+
+def reading(kafka: Kafka, **options: Any) -> TopicConsumer:
+    """A consumer that reads partition 0 from its beginning."""
+    made = new(kafka, **options)
+    (share,) = given(made, kafka, 0)
+    share.place = 0
+    return made
+
+
+@pytest.mark.parametrize("timeout_ms", [50, 1000, 2500])
+def test_a_poll_waits_as_long_as_it_is_told(kafka: Kafka, timeout_ms: int) -> None:
+    assert reading(kafka, poll_timeout_ms=timeout_ms).gather() == []
+    assert sum(kafka.polls) == pytest.approx(timeout_ms / 1000)
+    assert max(kafka.polls) <= 0.1  # so that a stop need not wait for longer
+
+
+def test_a_stop_ends_a_poll(kafka: Kafka) -> None:
+    consumer = reading(kafka)
+    consumer.stop()
+    assert consumer.gather() == []
+    assert kafka.polls == []
+
+
+@pytest.mark.parametrize("records", [1, 100, 500])
+def test_no_more_than_max_poll_records_are_asked_for_at_once(kafka: Kafka, records: int) -> None:
+    kafka.queue = [Message(0, number) for number in range(1200)]
+    assert len(reading(kafka, max_poll_records=records).gather()) == 1200
+    assert max(kafka.asked) == records
+
+
+def test_a_gathering_ends_by_number_bytes_or_time(kafka: Kafka) -> None:
+    consumer = reading(kafka)
+    kafka.queue = [Message(0, number) for number in range(6000)]
+    assert len(consumer.gather()) == 5000
+    assert len(consumer.gather()) == 1000
+    kafka.queue = [Message(0, number, bytes(3 << 20)) for number in range(6000, 6004)]
+    consumer = reading(kafka := _with(kafka.queue), max_poll_records=1)
+    consumer.held[0].place = 6000
+    assert len(consumer.gather()) == 2
+    kafka = _with([Message(0, number) for number in range(100)])
+    kafka.slowness_ms = 20
+    assert len(reading(kafka, max_poll_records=1).gather()) == 4
+
+
+def _with(queue: list[Message]) -> Kafka:
+    kafka = Kafka()
+    kafka.queue = queue
+    return kafka
+
+
+@pytest.mark.parametrize(("place", "end", "lag"), [(None, 5, None), (3, None, None), (3, 5, 2), (7, 5, 0)])
+def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: int | None, lag: int | None) -> None:
+    share = Share(0)
+    share.place, share.end = place, end
+    assert share.lag == lag
