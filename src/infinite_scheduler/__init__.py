@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         InvalidTime,
         KeyConflict,
         SchedulerError,
+        SendError,
         StoreBroken,
         StoreMismatch,
         StoreUnavailable,
@@ -24,10 +25,16 @@ if TYPE_CHECKING:
         UnknownNode,
         WorkerDied,
     )
+    from infinite_scheduler.handlers.kafka import KafkaHandler
+    from infinite_scheduler.handlers.sms_retry import SmsRetryJobHandler
+    from infinite_scheduler.ingest.envelope import ScheduleJobRequest
+    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
     from infinite_scheduler.model import Accepted, Done, Failed, Job, JobId, JobRecord, Priority, Retry, Status
+    from infinite_scheduler.multi_app import MultiAppScheduler, MultiAppSchedulerManager
     from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Skip
     from infinite_scheduler.policy.retry import RetryPolicy
     from infinite_scheduler.scheduler import Scheduler
+    from infinite_scheduler.sms import SmsRetryProducer, retry_time_after
     from infinite_scheduler.sync_client import SyncClient
 
 _HOME = {
@@ -41,6 +48,7 @@ _HOME = {
         "InvalidTime",
         "KeyConflict",
         "SchedulerError",
+        "SendError",
         "StoreBroken",
         "StoreMismatch",
         "StoreUnavailable",
@@ -51,10 +59,16 @@ _HOME = {
         "UnknownNode",
         "WorkerDied",
     ),
+    "handlers.kafka": ("KafkaHandler",),
+    "handlers.sms_retry": ("SmsRetryJobHandler",),
+    "ingest.envelope": ("ScheduleJobRequest",),
+    "ingest.kafka": ("KafkaIngestConfig",),
     "model": ("Accepted", "Done", "Failed", "Job", "JobId", "JobRecord", "Priority", "Retry", "Status"),
+    "multi_app": ("MultiAppScheduler", "MultiAppSchedulerManager"),
     "policy.misfire": ("ExpireAfter", "FireNow", "Skip"),
     "policy.retry": ("RetryPolicy",),
     "scheduler": ("Scheduler",),
+    "sms": ("SmsRetryProducer", "retry_time_after"),
     "sync_client": ("SyncClient",),
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names}
@@ -75,14 +89,22 @@ __all__ = [
     "Job",
     "JobId",
     "JobRecord",
+    "KafkaHandler",
+    "KafkaIngestConfig",
     "KeyConflict",
+    "MultiAppScheduler",
+    "MultiAppSchedulerManager",
     "NewJob",
     "Priority",
     "Retry",
     "RetryPolicy",
+    "ScheduleJobRequest",
     "Scheduler",
     "SchedulerError",
+    "SendError",
     "Skip",
+    "SmsRetryJobHandler",
+    "SmsRetryProducer",
     "Status",
     "StoreBroken",
     "StoreMismatch",
@@ -94,6 +116,7 @@ __all__ = [
     "UnknownJob",
     "UnknownNode",
     "WorkerDied",
+    "retry_time_after",
 ]
 
 

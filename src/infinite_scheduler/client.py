@@ -26,6 +26,7 @@ from infinite_scheduler.observe.events import Observer, nobody
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import AppInfo, Found, Query, Store, StoreLimits, Survey
+from infinite_scheduler.store.inbox import Inbox
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -335,6 +336,12 @@ class Client:
         self._opened()
         return await self._store.survey()
 
+    @property
+    def inbox(self) -> Inbox:
+        """What was read from topics: how far, and the messages that could not become jobs."""
+        self._opened()
+        return self._store.inbox()
+
 
 def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:
     """The settings, with the URL above them."""
@@ -354,6 +361,9 @@ def store_limits(settings: Settings) -> StoreLimits:
         idempotency_ms=settings.store.idempotency // ms,
         lanes=settings.store.lanes,
         connections=settings.store.connections,
+        idle_in_transaction_ms=settings.store.idle_in_transaction // ms,
+        lock_wait_ms=settings.store.lock_wait // ms,
+        silence_ms=settings.store.silence // ms,
         ddl=settings.store.ddl,
         tables=settings.store.tables,
     )

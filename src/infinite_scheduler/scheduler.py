@@ -1,38 +1,40 @@
 """Wires one node: settings, store, handlers, engine. The only module that knows every part."""
 
 import asyncio
-import builtins
-import importlib
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.config import AppSettings, RetrySettings, Settings
-from infinite_scheduler.config import ExpireAfter as ExpireAfterSettings
+from infinite_scheduler.config import Settings
+from infinite_scheduler.configured import handler_of, misfire_policy, ms_of, retry_policy
+from infinite_scheduler.doors import Doors
 from infinite_scheduler.engine.dispatch import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
 from infinite_scheduler.handlers.base import Handler
-from infinite_scheduler.handlers.loading import load_function
+from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import Observer, TablesKept, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
-from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
+from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.base import NodeInfo, Store
+
+if TYPE_CHECKING:
+    from infinite_scheduler.ingest.door import TopicDoor
+    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,8 +68,19 @@ class Scheduler(Client):
         self._engine: Engine | None = None
         self._life = asyncio.Lock()  # a stop waits for the start that is under way, so it finds all that was made
         self._clean = True
+        self._doors = Doors(self.settings.kafka)
         for name, app in self.settings.apps.items():
-            self._register_configured(name, app)
+            self.add_app(
+                name,
+                handler_of(name, self.settings, self._clock),
+                retry=retry_policy(name, app.retry),
+                misfire=misfire_policy(app.misfire),
+                misfire_threshold=app.misfire_threshold,
+                concurrency=app.concurrency,
+                shards=app.shards,
+            )
+        for table in self.settings.ingest:
+            self._doors.configure(table)
 
     # Handlers
 
@@ -83,8 +96,14 @@ class Scheduler(Client):
         concurrency: int = 20,
         timeout: Delay | None = timedelta(seconds=30),
         shards: int | None = None,
+        required: Sequence[str] = (),
+        validate: Validate | None = None,
     ) -> Callable[[F], F]:
-        """Decorate the function that takes the jobs of an app: `def`, `async def`, or one for lists with `batch=N`."""
+        """Decorate the function that takes the jobs of an app: `def`, `async def`, or one for lists with `batch=N`.
+
+        A message from a topic is refused if its data lacks a `required` field, or if `validate(data)` returns False or
+        raises a ValueError, TypeError or LookupError.
+        """
 
         def register(function: F) -> F:
             handler = PythonHandler(
@@ -93,6 +112,7 @@ class Scheduler(Client):
                 pool=pool,
                 concurrency=concurrency,
                 timeout_ms=parse_duration(timeout) if timeout else None,
+                checks=Checks(required, validate),
                 clock=self._clock,
             )
             self.add_app(
@@ -140,26 +160,40 @@ class Scheduler(Client):
         )
         self._apps[name] = Registration(plan=plan, shards=shards)
 
-    def _register_configured(self, name: str, app: AppSettings) -> None:
-        source = self.settings.source
-        search = [*([source.parent] if source else []), Path.cwd()]
-        handler = PythonHandler(
-            load_function(app.function, search),
-            batch=app.batch,
-            pool=app.pool,
-            concurrency=app.concurrency,
-            timeout_ms=_ms(app.timeout),
-            clock=self._clock,
-        )
-        self.add_app(
-            name,
-            handler,
-            retry=_retry_policy(name, app.retry),
-            misfire=_misfire(app.misfire),
-            misfire_threshold=app.misfire_threshold,
-            concurrency=app.concurrency,
-            shards=app.shards,
-        )
+    @property
+    def apps(self) -> Mapping[str, Handler]:
+        """What takes the jobs of each app that this node has a handler for."""
+        return {name: registration.plan.handler for name, registration in self._apps.items()}
+
+    # Doors
+
+    def with_kafka_ingest(
+        self,
+        config: "KafkaIngestConfig | str | None" = None,
+        topic: str | None = None,
+        *,
+        bootstrap_servers: str | None = None,
+    ) -> Self:
+        """Take jobs in from a topic too: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults.
+
+        Before the start, and once for each topic. What the settings say in `kafka` counts here too.
+        """
+        if self._engine is not None:
+            raise InvalidRequest("the node runs already: name the topics that it reads before it starts")
+        if config is not None and bootstrap_servers is not None:
+            raise ConfigError("give either a KafkaIngestConfig or bootstrap servers and a topic, not both")
+        self._doors.add(bootstrap_servers if config is None else config, topic)
+        return self
+
+    @property
+    def ingests(self) -> "Sequence[KafkaIngestConfig]":
+        """The topics that bring jobs to this node."""
+        return self._doors.configs
+
+    @property
+    def doors(self) -> "Sequence[TopicDoor]":
+        """The doors of these topics since the last start: `metrics`, `is_running`, `ready`, `lag`."""
+        return self._doors.open
 
     # Life
 
@@ -193,6 +227,8 @@ class Scheduler(Client):
             self.counters.gauge("store_clock_offset_ms", self._engine.clock_offset_ms)
             self.counters.gauge("apps_without_node", lambda: self._engine.apps_without_node if self._engine else 0)
             self.counters.gauge("bytes_held", lambda: self._engine.bytes_held if self._engine else 0)
+            if self._doors.configs:
+                self._make_doors()
             await self._engine.start()
         except BaseException:
             if self._engine is not None:
@@ -201,19 +237,35 @@ class Scheduler(Client):
                     await registration.plan.handler.stop()  # some had begun, and would leave threads or processes
             await self.close()
             raise
+        try:
+            self._doors.start()
+        except BaseException:
+            await self._stop()
+            raise
+
+    def _make_doors(self) -> None:
+        most = self.settings.limits.payload
+        self._doors.make(self._store.inbox(), self.apps, self._clock, self._tell, max_payload=most, zone=self._zone)
+        self.counters.gauge("ingest_lag", self._doors.lag)
+        self.counters.gauge("ingest_ready", self._doors.ready)
 
     async def stop(self) -> bool:
-        """Hand nothing more over, let what is in flight finish, settle, release. False: some of it had to be left.
+        """Take nothing more in from topics, hand nothing more over, let what is in flight finish, settle, release.
 
-        At any time and as often as wanted: a start that is under way is waited for, and a second stop answers as the
-        first.
+        False: some of it had to be left. At any time and as often as wanted: a start that is under way is waited for,
+        and a second stop answers as the first.
         """
         async with self._life:
-            if self._engine is not None:
-                self._clean = await self._engine.stop()
-                self._engine = None
-            await self.close()
+            await self._stop()
             return self._clean
+
+    async def _stop(self) -> None:
+        if self._engine is not None:
+            node = self.settings.node
+            shut = await self._doors.stop((node.stop_timeout + node.heartbeat).total_seconds())
+            self._clean = await self._engine.stop() and shut
+            self._engine = None
+        await self.close()
 
     async def run(self) -> bool:
         """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be left."""
@@ -253,53 +305,13 @@ class Scheduler(Client):
 def engine_settings(settings: Settings) -> EngineSettings:
     """The engine's paces and bounds, from the settings."""
     return EngineSettings(
-        lookahead_ms=_ms(settings.window.lookahead),
-        fetch_interval_ms=_ms(settings.window.fetch_interval),
+        lookahead_ms=ms_of(settings.window.lookahead),
+        fetch_interval_ms=ms_of(settings.window.fetch_interval),
         page=settings.window.page,
         budget_bytes=settings.window.budget,
-        lease_ms=_ms(settings.node.lease),
-        heartbeat_ms=_ms(settings.node.heartbeat),
-        stop_timeout_ms=_ms(settings.node.stop_timeout),
-        clock_limit_ms=_ms(settings.node.clock_limit),
-        lane=LaneSettings(request_poll_ms=_ms(settings.node.request_poll)),
+        lease_ms=ms_of(settings.node.lease),
+        heartbeat_ms=ms_of(settings.node.heartbeat),
+        stop_timeout_ms=ms_of(settings.node.stop_timeout),
+        clock_limit_ms=ms_of(settings.node.clock_limit),
+        lane=LaneSettings(request_poll_ms=ms_of(settings.node.request_poll)),
     )
-
-
-def _ms(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
-
-
-def _retry_policy(app: str, retry: RetrySettings) -> RetryPolicy:
-    return RetryPolicy(
-        delays=retry.delays,
-        initial=retry.initial,
-        factor=retry.factor,
-        maximum=retry.maximum,
-        jitter=retry.jitter,
-        max_attempts=retry.max_attempts,
-        count_from=retry.count_from,
-        floor=retry.floor,
-        retry_on=tuple(_exception(app, "retry_on", name) for name in retry.retry_on) or (Exception,),
-        give_up_on=tuple(_exception(app, "give_up_on", name) for name in retry.give_up_on),
-    )
-
-
-def _exception(app: str, field: str, name: str) -> type[BaseException]:
-    """The exception class of this name: a builtin one, or "module:Class"."""
-    module, _, attribute = name.rpartition(":")
-    try:
-        found = getattr(importlib.import_module(module) if module else builtins, attribute)
-    except Exception:  # noqa: BLE001 - a module of the user's may raise anything when it is imported
-        found = None
-    if not (isinstance(found, type) and issubclass(found, BaseException)):
-        raise ConfigError(
-            f"apps.{app}.retry.{field}: {name!r} is no exception that can be found; "
-            'expected a builtin one such as "ValueError", or "module:Class"'
-        )
-    return found
-
-
-def _misfire(misfire: str | ExpireAfterSettings) -> Misfire:
-    if isinstance(misfire, ExpireAfterSettings):
-        return ExpireAfter(misfire.expire_after)
-    return Skip() if misfire == "skip" else FireNow()

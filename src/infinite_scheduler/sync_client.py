@@ -1,15 +1,12 @@
 """The client for programs without an event loop: one thin facade, in a thread with a loop of its own."""
 
-import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from infinite_scheduler.client import Client, NewJob
 from infinite_scheduler.config import Settings
-from infinite_scheduler.errors import Unavailable
+from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, JobRecord
 from infinite_scheduler.store.base import AppInfo, Found, Survey
 
@@ -27,16 +24,18 @@ class SyncClient:
 
     def __init__(self, url: str | None = None, *, settings: Settings | Mapping[str, Any] | None = None) -> None:
         self._client = Client(url, settings=settings)
-        self._thread: threading.Thread | None = None
+        self._thread = LoopThread(
+            "infinite-scheduler-client",
+            idle="not open: use `with SyncClient(...) as client`",
+            ended="the client was closed while it waited",
+        )
 
     def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="infinite-scheduler-client", daemon=True)
-        self._thread.start()
+        self._thread.begin()
         try:
             self._run(self._client.open())
         except BaseException:
-            self._end()
+            self._thread.end()
             raise
         return self
 
@@ -46,25 +45,10 @@ class SyncClient:
         try:
             self._run(self._client.close())
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
-        thread, self._thread = self._thread, None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if thread is not None:
-            thread.join()
-        self._loop.close()
+            self._thread.end()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None:
-            call.close()
-            raise Unavailable("not open: use `with SyncClient(...) as client`")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise Unavailable("the client was closed while it waited") from None
+        return self._thread.run(call)
 
     def register(self, app: str, shards: int | None = None) -> AppInfo:
         """See Client.register."""
@@ -129,11 +113,3 @@ class SyncClient:
     def survey(self) -> Survey:
         """See Client.survey."""
         return self._run(self._client.survey())
-
-
-async def _cancel_others() -> None:
-    """Let nobody wait for ever in an event loop that is about to stop."""
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -15,7 +15,10 @@ from pydantic import ValidationError
 
 from infinite_scheduler.config import (
     ExpireAfter,
+    KafkaApp,
+    PythonApp,
     Settings,
+    SmsRetryApp,
     format_duration,
     format_size,
     load_settings,
@@ -25,6 +28,8 @@ from infinite_scheduler.config import (
 from infinite_scheduler.config.settings import StoreSettings
 from infinite_scheduler.config.values import read_duration
 from infinite_scheduler.errors import ConfigError, InvalidRequest
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.model import MAX_DUE_MS
 
 APP = {"function": "shop.jobs:send"}
@@ -60,6 +65,8 @@ class TestDefaults:
 
     def test_an_app_needs_its_function_only(self) -> None:
         app = load({"apps.sms": APP}).apps["sms"]
+        assert isinstance(app, PythonApp)
+        assert (app.required, app.validation) == ((), None)
         assert (app.handler, app.batch, app.pool, app.shards) == ("python", None, None, None)
         assert (app.misfire, app.concurrency, app.timeout) == ("fire_now", 20, timedelta(seconds=30))
         assert (app.retry.delays, app.retry.max_attempts) == (None, 6)
@@ -114,6 +121,7 @@ class TestPrecedence:
     def test_tables_are_merged_setting_by_setting(self, tmp_path: Path) -> None:
         settings = load_toml(tmp_path, self.TOML, environ=self.ENVIRON, overrides={"apps": {"a": {"batch": 9}}})
         app = settings.apps["a"]
+        assert isinstance(app, PythonApp)
         assert (app.function, app.concurrency, app.timeout, app.batch) == ("m:f", 1, timedelta(minutes=5), 9)
         assert settings.window.budget == 10
 
@@ -278,6 +286,12 @@ class TestWrongValues:
             ("store.sslkey", "", "a text that is not empty"),
             ("store.connect_timeout", 0, "of 1ms or more"),
             ("store.connect_timeout", "2h", "more than 0 and at most 3600"),
+            ("store.idle_in_transaction", 0, "of 1ms or more"),
+            ("store.idle_in_transaction", "61m", 'at most "1h"'),
+            ("store.lock_wait", "2h", 'at most "1h"'),
+            ("store.lock_wait", "soon", "a duration"),
+            ("store.silence", "10s", 'longer than lock_wait, which is "10s"'),
+            ("store.silence", "2h", 'at most "1h"'),
             ("store.connections", 0, "from 1 to 100"),
             ("store.lanes", 5, "from 1 to 4"),
             ("store.lanes", 0, "from 1 to 4"),
@@ -310,8 +324,30 @@ class TestWrongValues:
             ("log.format", "xml", '"console" or "json"'),
             ("log.modules", 3, "a table"),
             ("log.modules", {"x": "loud"}, '"debug"'),
-            ("apps.a.handler", "webhook", "a known handler: python"),
+            ("apps.a.handler", "webhook", "a known handler: python, kafka, sms_retry"),
+            ("apps.a.handler", "kafak", "did you mean kafka?"),
             ("apps.a.handler", ["python"], "a known handler: python"),
+            ("apps.a.validate", "check", '"module:name"'),
+            ("apps.a.required", "phoneNumber", "a list"),
+            ("apps.a.required", [""], "a text that is not empty"),
+            ("apps", 3, "a table"),
+            ("kafka", "localhost", "a table"),
+            ("kafka.bootstrap_servers", "", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", " , ", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", "a:1,,b:2", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", "a:0", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", "a:70000", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", "a b:1", '"HOST:PORT"'),
+            ("kafka.bootstrap_servers", 9092, "a string"),
+            ("kafka.security_protocol", "TLS", '"PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL"'),
+            ("kafka.sasl_mechanism", "MD5", '"PLAIN", "SCRAM-SHA-256"'),
+            ("kafka.sasl_username", "", "a text that is not empty"),
+            ("kafka.ssl_ca_location", "", "a text that is not empty"),
+            ("kafka.properties", 3, "a table"),
+            ("kafka.properties", {"a.b": [1]}, "a text, a number, true or false"),
+            ("kafka.properties", {" ": 1}, "the dotted name of a property"),
+            ("ingest", {"topic": "a"}, "a list"),
+            ("ingest", [3], "a table"),
             ("apps.a.function", "send", '"module:name"'),
             ("apps.a.function", "shop jobs:send", '"module:name"'),
             ("apps.a.function", "shop.jobs:", '"module:name"'),
@@ -340,7 +376,7 @@ class TestWrongValues:
     def test_a_wrong_value_names_the_setting_the_value_and_what_is_expected(
         self, path: str, value: object, expected: str
     ) -> None:
-        text = refusal({"apps": {"a": APP}, path: value})
+        text = refusal({**({} if path == "apps" else {"apps": {"a": APP}}), path: value})
         assert text.startswith(path)
         assert "(argument): expected" in text
         assert expected in text
@@ -415,6 +451,9 @@ class TestWrongValues:
             ("fetch_interval", "window.fetch_interval"),
             ("apps.a.concurency", "apps.a.concurrency"),
             ("apps.a.retry.max_attempt", "apps.a.retry.max_attempts"),
+            ("apps.a.validat", "apps.a.validate"),
+            ("kafka.bootstrap_server", "kafka.bootstrap_servers"),
+            ("kafka.sasl_user", "kafka.sasl_username"),
         ],
     )
     def test_an_unknown_name_is_refused_with_the_nearest_known_one(self, path: str, meant: str) -> None:
@@ -567,6 +606,262 @@ class TestAddress:
 
     def test_a_password_is_not_in_the_repr(self) -> None:
         assert "secret" not in repr(load({"store": {**SERVER, "password": "secret"}}))
+
+
+def variables(table: str, **values: str) -> dict[str, str]:
+    return {f"INFINITE_SCHEDULER_{table}__{name.upper()}": value for name, value in values.items()}
+
+
+class TestKafka:
+    """How the brokers are reached."""
+
+    LOGIN = {  # noqa: RUF012
+        "security_protocol": "sasl_ssl",
+        "sasl_mechanism": "scram-sha-512",
+        "sasl_username": "me",
+        "sasl_password": "hush",
+        "ssl_ca_location": "ca.pem",
+        "ssl_certificate_location": "me.pem",
+        "ssl_key_location": "me.key",
+        "ssl_key_password": "hush",
+    }
+
+    def test_nothing_needs_to_be_set(self) -> None:
+        assert load().kafka.options() == KafkaOptions("localhost:9092", {})
+
+    @pytest.mark.parametrize("servers", ["kafka1:9092,kafka2:9092", "10.0.0.1", "[::1]:9092", "SASL_SSL://k:1"])
+    def test_brokers_as_people_write_them(self, servers: str) -> None:
+        assert load({"kafka.bootstrap_servers": servers}).kafka.options().bootstrap_servers == servers
+
+    def test_spaces_between_brokers_do_not_matter(self) -> None:
+        assert load({"kafka.bootstrap_servers": " a:1, b:2 "}).kafka.bootstrap_servers == "a:1,b:2"
+
+    def test_logins_and_certificates_become_properties(self) -> None:
+        assert load({"kafka": self.LOGIN}).kafka.options().properties == {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "me",
+            "sasl.password": "hush",
+            "ssl.ca.location": "ca.pem",
+            "ssl.certificate.location": "me.pem",
+            "ssl.key.location": "me.key",
+            "ssl.key.password": "hush",
+        }
+
+    def test_the_environment_sets_everything(self) -> None:
+        table = {"bootstrap_servers": "a:1", **self.LOGIN, "properties": '{"socket.timeout.ms": 5}'}
+        read = load(environ=variables("KAFKA", **table)).kafka
+        assert read == load({"kafka": {**table, "properties": {"socket.timeout.ms": 5}}}).kafka
+
+    def test_properties_may_have_dots_without_quotes(self, tmp_path: Path) -> None:
+        toml = '[kafka.properties]\nsocket.keepalive.enable = true\n"socket.timeout.ms" = 5\ndebug = "broker"'
+        assert load_toml(tmp_path, toml).kafka.options().properties == {
+            "socket.keepalive.enable": True,
+            "socket.timeout.ms": 5,
+            "debug": "broker",
+        }
+
+    @pytest.mark.parametrize("name", ["bootstrap.servers", "group.id", "enable.auto.commit", "acks"])
+    def test_a_property_that_something_else_decides_is_refused_with_the_reason(self, name: str) -> None:
+        text = refusal({"kafka.properties": {name: "x"}})
+        assert text == f'kafka.properties.{name} = "x" (argument): cannot be set: {OWNED[name]}'
+        assert refusal({"ingest": [{"properties": {name: "x"}}]}).startswith(f"ingest[0].properties.{name} = ")
+
+    def test_a_setting_and_its_property_contradict_each_other(self) -> None:
+        text = refusal({"kafka": {**self.LOGIN, "properties": {"sasl.username": "you"}}})
+        assert text.startswith('kafka.sasl_username = "me" (argument): contradicts properties')
+
+    @pytest.mark.parametrize("name", ["sasl_mechanism", "sasl_username", "ssl_ca_location", "ssl_key_location"])
+    def test_a_setting_without_effect_is_refused(self, name: str) -> None:
+        text = refusal({f"kafka.{name}": self.LOGIN[name]})
+        assert text.startswith(f"kafka.{name} = ")
+        assert 'has no effect while security_protocol is "PLAINTEXT"' in text
+        load({"kafka": {name: self.LOGIN[name], "properties": {"security.protocol": "sasl_ssl"}}})
+
+    def test_a_password_may_be_in_the_environment_without_need(self) -> None:
+        load(environ=variables("KAFKA", sasl_password="hush", ssl_key_password="hush"))
+
+    def test_secrets_are_not_in_the_repr(self) -> None:
+        properties = {"sasl.oauthbearer.client.secret": "hush"}
+        settings = load({"kafka": {**self.LOGIN, "properties": properties}, "ingest": [{"properties": properties}]})
+        assert "hush" not in repr(settings)
+        assert "hush" not in repr(settings.kafka.options())
+
+    @pytest.mark.parametrize(
+        ("overrides", "environ"),
+        [
+            ({"kafka.sasl_password": ["hush"]}, {}),
+            ({"kafka.properties": {"sasl.password": ["hush"]}}, {}),
+            ({"kafka.properties": {"ssl": {"key": {"pem": ["hush"]}}}}, {}),
+            ({"ingest": [{"properties": {"sasl.password": ["hush"]}}]}, {}),
+            ({"kafka": {**LOGIN, "properties": {"sasl.password": "x"}}}, {}),
+            ({}, variables("KAFKA", properties='{"sasl.password": "hush')),
+            ({}, {"INFINITE_SCHEDULER_KAFKA": '{"sasl_password": "hush'}),
+            ({}, {"INFINITE_SCHEDULER_INGEST": '[{"properties": {"sasl.password": "hush"}'}),
+        ],
+    )
+    def test_a_mistake_never_shows_a_secret(self, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        text = refusal(overrides, environ)
+        assert "***" in text
+        assert "hush" not in text
+
+
+class TestIngest:
+    """The topics that bring jobs."""
+
+    def test_the_defaults_are_those_of_the_door(self) -> None:
+        (table,) = load({"ingest": [{}]}).ingest
+        door = KafkaIngestConfig()
+        values = dict(table) | {"bootstrap_servers": load().kafka.bootstrap_servers}
+        assert values == {name: getattr(door, name) for name in door.__struct_fields__}
+
+    def test_the_example_of_the_guides(self, tmp_path: Path) -> None:
+        toml = """
+            [kafka]
+            bootstrap_servers = "localhost:9092"
+            [[ingest]]
+            topic = "SMS_Retry"
+            dlq_topic = "SMS_Retry_DLQ"
+            group_id = "sms-retry-scheduler"
+            [apps.sms_retry]
+            handler = "sms_retry"
+            topic = "SMS_Send"
+            [apps.sms]
+            handler = "kafka"
+            topic = "sms.out"
+        """
+        settings = load_toml(tmp_path, toml)
+        assert [(table.topic, table.dlq_topic, table.group_id) for table in settings.ingest] == [
+            ("SMS_Retry", "SMS_Retry_DLQ", "sms-retry-scheduler")
+        ]
+        assert {name: type(app) for name, app in settings.apps.items()} == {"sms_retry": SmsRetryApp, "sms": KafkaApp}
+
+    def test_an_empty_dead_letter_topic_means_none(self) -> None:
+        assert load({"ingest": [{"dlq_topic": ""}]}).ingest[0].dlq_topic is None
+
+    def test_a_variable_holds_the_list_whole(self, tmp_path: Path) -> None:
+        variable = {"INFINITE_SCHEDULER_INGEST": '[{"topic": "a", "max_retries": "5"}, {"topic": "b"}]'}
+        settings = load_toml(tmp_path, '[[ingest]]\ntopic = "c"', environ=variable)
+        assert [(table.topic, table.max_retries) for table in settings.ingest] == [("a", 5), ("b", 3)]
+
+    @pytest.mark.parametrize(
+        ("table", "text"),
+        [
+            ({"topic": ""}, 'topic = "" (argument): expected the name of a topic'),
+            ({"topic": " "}, 'topic = " " (argument): expected the name of a topic'),
+            ({"topic": ".."}, "topic = "),
+            ({"topic": "a" * 250}, "topic = "),
+            ({"topic": "^all"}, "topic = "),
+            ({"dlq_topic": " "}, "dlq_topic = "),
+            ({"topic": "a", "dlq_topic": "a"}, 'dlq_topic = "a" (argument): expected another topic'),
+            ({"group_id": ""}, 'group_id = "" (argument): expected a text'),
+            ({"zone": "Mars"}, 'zone = "Mars" (argument): expected an IANA time zone'),
+            ({"max_poll_records": 0}, "max_poll_records = 0 (argument): expected a whole number from 1"),
+            (
+                {"poll_timeout_ms": 60_001},
+                "poll_timeout_ms = 60001 (argument): expected a whole number from 1 to 60000",
+            ),
+            ({"max_retries": -1}, "max_retries = -1 (argument): expected a whole number from 0 to 10"),
+            ({"auto_offset_reset": "none"}, 'auto_offset_reset = "none" (argument): expected "earliest" or "latest"'),
+            ({"enable_auto_commit": True}, "enable_auto_commit = true (argument): expected false: positions are"),
+            ({"enabled": "perhaps"}, 'enabled = "perhaps" (argument): expected true or false'),
+            ({"bootstrap_servers": ""}, 'bootstrap_servers = "" (argument): expected "HOST:PORT"'),
+            ({"topik": "a"}, "topik (argument): unknown setting; did you mean ingest[1].topic?"),
+        ],
+    )
+    def test_a_wrong_value_names_its_table(self, table: Mapping[str, Any], text: str) -> None:
+        assert refusal({"ingest": [{"topic": "fine"}, table]}).startswith(f"ingest[1].{text}")
+
+    def test_a_wrong_value_in_a_variable_names_it(self) -> None:
+        text = refusal(environ={"INFINITE_SCHEDULER_INGEST": '[{"topik": "a"}]'})
+        assert text == "ingest[0].topik (INFINITE_SCHEDULER_INGEST): unknown setting; did you mean ingest[0].topic?"
+        assert "did you mean INFINITE_SCHEDULER_INGEST?" in refusal(environ={"INFINITE_SCHEDULER_INGEST_TOPIC": "a"})
+        assert refusal(environ={"INFINITE_SCHEDULER_INGEST__0__TOPIC": "a"}).endswith("expected a list")
+
+    def test_a_group_reads_a_topic_once(self) -> None:
+        twice = [{"topic": "a"}, {"topic": "b"}, {"topic": "a"}]
+        text = refusal({"ingest": twice})
+        assert text.startswith('ingest[2].topic = "a" (argument): ingest[0] reads it in the same group')
+        for other in ({"group_id": "g"}, {"enabled": False}):
+            load({"ingest": [*twice[:2], {"topic": "a", **other}]})
+
+
+class TestKinds:
+    """What an app may be told depends on what takes its jobs."""
+
+    def test_a_topic_is_all_that_a_kafka_app_needs(self) -> None:
+        app = load({"apps.a": {"handler": "kafka", "topic": "out"}}).apps["a"]
+        assert isinstance(app, KafkaApp)
+        assert (app.topic, app.key, app.headers, app.value, app.required) == ("out", None, {}, "generic", ())
+
+    def test_an_sms_retry_app_needs_nothing(self) -> None:
+        app = load({"apps.a": {"handler": "sms_retry"}}).apps["a"]
+        assert isinstance(app, SmsRetryApp)
+        assert app.topic == "SMS_Send"
+
+    @pytest.mark.parametrize("value", ["generic", "data", {"text": "{message}", "deep": {"list": [1, "{x}"]}}])
+    def test_every_kind_of_value(self, value: Any) -> None:
+        app = load({"apps.a": {"handler": "kafka", "topic": "out", "value": value}}).apps["a"]
+        assert isinstance(app, KafkaApp)
+        assert app.value == value
+
+    @pytest.mark.parametrize("kind", [APP, {"handler": "kafka", "topic": "out"}, {"handler": "sms_retry"}])
+    def test_every_kind_has_the_policies(self, kind: Mapping[str, Any]) -> None:
+        policies = {"misfire": "skip", "misfire_threshold": "5s", "concurrency": 3, "timeout": "9s", "shards": 2}
+        app = load({"apps.a": {**kind, **policies, "retry": {"max_attempts": 2}}}).apps["a"]
+        assert (app.misfire, app.concurrency, app.shards, app.retry.max_attempts) == ("skip", 3, 2, 2)
+        assert (app.misfire_threshold, app.timeout) == (timedelta(seconds=5), timedelta(seconds=9))
+
+    def test_the_environment_sets_an_app_of_any_kind(self) -> None:
+        environ = variables(
+            "APPS__A", handler="kafka", topic="t", required='["x"]', value='{"x": "{y}"}', headers='{"h": "{y}"}'
+        )
+        app = load(environ={**environ, "INFINITE_SCHEDULER_APPS__A__RETRY__DELAYS": '["1s"]'}).apps["a"]
+        assert isinstance(app, KafkaApp)
+        assert (app.required, app.value, app.headers) == (("x",), {"x": "{y}"}, {"h": "{y}"})
+        assert app.retry.delays == (timedelta(seconds=1),)
+        python = load(environ=variables("APPS__A", function="m:f", validate="m:g")).apps["a"]
+        assert isinstance(python, PythonApp)
+        assert python.validation == "m:g"
+
+    @pytest.mark.parametrize(
+        ("app", "text"),
+        [
+            ({"handler": "kafka"}, "apps.a.topic is missing: The topic that the jobs are published to."),
+            ({"handler": "kafka", "topic": ""}, 'apps.a.topic = "" (argument): expected the name of a topic'),
+            ({"handler": "sms_retry", "topic": "a b"}, 'apps.a.topic = "a b" (argument): expected the name of a topic'),
+            (
+                {"handler": "kafka", "topic": "t", "value": "raw"},
+                'apps.a.value = "raw" (argument): expected "generic", "data" or a table',
+            ),
+            (
+                {"handler": "kafka", "topic": "t", "headers": {"h": 1}},
+                "apps.a.headers.h = 1 (argument): expected a string",
+            ),
+            ({"handler": "kafka", "topic": "t", "key": ""}, 'apps.a.key = "" (argument): expected a text'),
+            (
+                {"handler": "kafka", "topic": "t", "kee": 1},
+                "apps.a.kee (argument): unknown setting; did you mean apps.a",
+            ),
+            (
+                {**APP, "topic": "t"},
+                'apps.a.topic (argument): a setting of handler "kafka" or "sms_retry", and this app has',
+            ),
+            (
+                {"handler": "kafka", "topic": "t", **APP},
+                'apps.a.function (argument): a setting of handler "python", and this app has handler "kafka"',
+            ),
+            (
+                {"handler": "sms_retry", "required": ["x"]},
+                'apps.a.required (argument): a setting of handler "python" or "kafka", and this app has handler "sms_',
+            ),
+        ],
+    )
+    def test_a_wrong_app_is_told_what_to_change(self, app: Mapping[str, Any], text: str) -> None:
+        assert refusal({"apps.a": app}).startswith(text)
+
+    def test_an_app_may_have_the_name_of_a_setting(self) -> None:
+        assert refusal({"apps.retry": {**APP, "concurency": 1}}).endswith("did you mean apps.retry.concurrency?")
 
 
 class TestAccepted:

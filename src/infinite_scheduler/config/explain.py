@@ -3,11 +3,15 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import isclass
+from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from infinite_scheduler.config.apps import KINDS, AppSettings
+from infinite_scheduler.config.kafka import hides
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.config.values import show
 from infinite_scheduler.store.sql.server.masking import HIDDEN
@@ -21,6 +25,9 @@ _SHAPES: Final = {
     "bool_parsing": "true or false",
 }
 
+Path = Sequence[str | int]
+"""Where a setting is: names of tables, places in lists."""
+
 
 class Layer(NamedTuple):
     """Settings of one origin, not validated yet."""
@@ -29,20 +36,24 @@ class Layer(NamedTuple):
     name: str
     values: Mapping[str, Any]
 
-    def holds(self, path: Sequence[str]) -> bool:
+    def holds(self, path: Path) -> bool:
         """Does the value at this path come from here?"""
         here: Any = self.values
         for part in path:
-            if not isinstance(here, Mapping) or part not in here:
+            try:
+                here = here[part]
+            except (LookupError, TypeError):
                 return False
-            here = here[part]
         return True
 
-    def spell(self, path: Sequence[str]) -> str:
-        """The name of a setting as it is written here."""
-        return ENV_PREFIX + "__".join(path).upper() if self.kind == "environment" else ".".join(path)
+    def spell(self, path: Path) -> str:
+        """The name of a setting as it is written here; a variable holds a list whole."""
+        if self.kind != "environment":
+            return name_of(path)
+        tables = takewhile(lambda part: isinstance(part, str), path)
+        return ENV_PREFIX + "__".join(map(str, tables)).upper()
 
-    def origin(self, path: Sequence[str]) -> str:
+    def origin(self, path: Path) -> str:
         """Where somebody has to look to change the setting."""
         return self.spell(path) if self.kind == "environment" else self.name
 
@@ -57,24 +68,34 @@ def explain(error: ValidationError, layers: Sequence[Layer]) -> str:
 
 def _explain_one(details: ErrorDetails, layers: Sequence[Layer]) -> str:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    location = [part for part in details["loc"] if not str(part).startswith("<")]  # "<word>" names a shape, no setting
-    bad_name = location[-1] == "[key]"
+    location = list(details["loc"])
+    bad_name = location[-1:] == ["[key]"]
     if bad_name:
         location.pop()
     elif kind == "does_not_fit":
-        location, value = [*location, context["field"]], context["value"]
-    path = [part for part in location if isinstance(part, str)]
-    name = ".".join(path) + "".join(f"[{part}]" for part in location if isinstance(part, int))
+        location, value = [*location, *context["path"]], context["value"]
+    path = [part for part in location if not _is_shape(part)]
+    name = name_of(path)
     layer = next((layer for layer in reversed(layers) if layer.holds(path)), None)
     origin = f" ({layer.origin(path)})" if layer else ""
     if kind == "extra_forbidden":
-        return f"{name}{origin}: unknown setting{_nearest(path, layer)}"
+        return f"{name}{origin}: {_why_unknown(location, path, layer)}"
     if kind == "missing":
-        return f"{name} is missing: {_section_at(path[:-1]).model_fields[path[-1]].description}"
+        return f"{name} is missing: {_fields(_section_at(location[:-1]))[str(path[-1])].description}"
     if kind == "does_not_fit" and value is None:
         return f"{name} is missing: {_expected(details)}"
-    shown = HIDDEN if path[-1:] == ["password"] else show(value)
+    shown = HIDDEN if hides(path, value) else show(value)
     return f"{name}{'' if bad_name else f' = {shown}'}{origin}: {_expected(details)}"
+
+
+def name_of(path: Path) -> str:
+    """A setting as people name it: `ingest[0].topic`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def _is_shape(part: str | int) -> bool:
+    """Does it say which of several shapes a table has, and so is no part of a setting's name?"""
+    return str(part).startswith("<")
 
 
 def _expected(details: ErrorDetails) -> str:
@@ -88,43 +109,64 @@ def _expected(details: ErrorDetails) -> str:
     return details["msg"].replace("Input should be", "expected")
 
 
-def _nearest(path: Sequence[str], layer: Layer | None) -> str:
+def _why_unknown(location: Path, path: Path, layer: Layer | None) -> str:
+    section, last = _section_at(location[:-1]), str(path[-1])
+    kinds = [kind for kind, shape in KINDS.items() if last in _fields(shape)]
+    if kinds and issubclass(section, AppSettings):
+        own = next(kind for kind, shape in KINDS.items() if shape is section)
+        return f"a setting of handler {' or '.join(map(show, kinds))}, and this app has handler {show(own)}"
+    return f"unknown setting{_nearest(section, path, layer)}"
+
+
+def _nearest(section: type[BaseModel], path: Path, layer: Layer | None) -> str:
     """The setting that was most likely meant: a neighbour, or any other."""
     *table, last = path
-    near = difflib.get_close_matches(last, _section_at(table).model_fields, n=1) if table else []
+    near = difflib.get_close_matches(str(last), _fields(section), n=1) if table else []
     found = [*table, near[0]] if near else _nearest_of_all(path)
     if found is None:
         return ""
-    return f"; did you mean {layer.spell(found) if layer else '.'.join(found)}?"
+    in_list = any(isinstance(part, int) for part in path)  # which a variable holds whole
+    return f"; did you mean {layer.spell(found) if layer and not in_list else name_of(found)}?"
 
 
-def _nearest_of_all(path: Sequence[str]) -> Sequence[str] | None:
-    known = {".".join(name): name for name in _settings_of(Settings)}
-    near = difflib.get_close_matches(".".join(path), known, n=1)
+def _nearest_of_all(path: Path) -> Path | None:
+    known = {name_of(name): name for name in _settings_of(Settings)}
+    near = difflib.get_close_matches(name_of(path), known, n=1)
     return known[near[0]] if near else None
 
 
-def _settings_of(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
-    for name, field in section.model_fields.items():
+def _settings_of(section: type[BaseModel]) -> Iterator[tuple[str | int, ...]]:
+    below: tuple[str | int, ...]
+    for name, field in _fields(section).items():
         yield (name,)
-        below = (name, "NAME") if get_origin(field.annotation) is dict else (name,)
-        if inner := _section_in(field.annotation):
+        kind = get_origin(field.annotation)
+        below = (name, "NAME") if kind is dict else (name, 0) if kind is tuple else (name,)
+        for inner in _sections_in(field.annotation):
             yield from ((*below, *path) for path in _settings_of(inner))
 
 
-def _section_at(path: Sequence[str]) -> type[BaseModel]:
-    """The section that the table at this path is read into."""
+def _fields(section: type[BaseModel]) -> Mapping[str, FieldInfo]:
+    """The settings of a table, by the names that people write."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def _section_at(location: Path) -> type[BaseModel]:
+    """The section that the table at this place is read into."""
     section: type[BaseModel] = Settings
-    parts = iter(path)
-    for name in parts:
-        annotation = section.model_fields[name].annotation
-        if get_origin(annotation) is dict:
-            next(parts, None)  # the name of an app
-        section = _section_in(annotation) or section
+    parts = iter(location)
+    for part in parts:
+        if _is_shape(part):
+            section = KINDS.get(str(part).strip("<>"), section)
+        elif isinstance(part, str):
+            annotation = _fields(section)[part].annotation
+            if get_origin(annotation) is dict:
+                next(parts, None)  # the name of an app
+            section = next(_sections_in(annotation), section)
     return section
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _section_in(part))), None)
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)

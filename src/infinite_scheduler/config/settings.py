@@ -1,43 +1,35 @@
 """Every setting, its default and its meaning: one class a table."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from infinite_scheduler.config.address import DEFAULT_URL, PARTS, effective_url, parts_in
+from infinite_scheduler.config.apps import AnyApp
+from infinite_scheduler.config.kafka import IngestSettings, KafkaSettings
+from infinite_scheduler.config.section import Section
 from infinite_scheduler.config.values import (
     AppName,
-    Delays,
     Duration,
-    ExceptionName,
     FilledText,
-    Function,
-    Handler,
     LogLevel,
-    MisfireWord,
     NodeId,
     PositiveDuration,
     Size,
     StoreUrl,
     Zone,
     does_not_fit,
-    real,
     show,
     whole,
 )
 from infinite_scheduler.store.sql.server.address import CONNECT_TIMEOUT_S, BadPart
 
+LONGEST_WAIT: Final = timedelta(hours=1)
+
 ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
-
-
-class Section(BaseModel):
-    """One table of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
 class StoreSettings(Section):
@@ -67,6 +59,12 @@ class StoreSettings(Section):
     """The key of that certificate: a PEM file."""
     connect_timeout: PositiveDuration = timedelta(seconds=CONNECT_TIMEOUT_S)
     """How long a connection to the server may take to come about."""
+    idle_in_transaction: PositiveDuration = timedelta(seconds=5)
+    """How long a transaction may stay idle before the server ends it: its process may be frozen, with locks in hand."""
+    lock_wait: PositiveDuration = timedelta(seconds=10)
+    """How long a transaction on the server waits for a lock that somebody holds; shorter than `silence`."""
+    silence: PositiveDuration = timedelta(seconds=20)
+    """After what silence in the middle of a statement the server is given up as frozen or cut off."""
     connections: Annotated[int, whole(1, 100)] = 2
     """How many connections to the server all that comes in may use at once."""
     lanes: Annotated[int, whole(1, 4)] = 2
@@ -89,6 +87,16 @@ class StoreSettings(Section):
         if "connect_timeout" in self.model_fields_set:
             given["connect_timeout"] = f"{self.connect_timeout.total_seconds():g}"
         return effective_url(self.url if "url" in self.model_fields_set else None, parts_in(given))
+
+    @model_validator(mode="after")
+    def _a_server_speaks_before_it_is_given_up(self) -> Self:
+        for name in ("idle_in_transaction", "lock_wait", "silence"):
+            if getattr(self, name) > LONGEST_WAIT:
+                raise does_not_fit(name, getattr(self, name), f"expected at most {show(LONGEST_WAIT)}")
+        if self.silence <= self.lock_wait:
+            expected = f"expected longer than lock_wait, which is {show(self.lock_wait)}"
+            raise does_not_fit("silence", self.silence, expected)
+        return self
 
     @model_validator(mode="after")
     def _names_one_place(self) -> Self:
@@ -168,82 +176,8 @@ class LogSettings(Section):
     """The least weighty line that is written."""
     format: Literal["console", "json"] = "console"
     """Lines for people, or one JSON object a line."""
-    modules: dict[str, LogLevel] = {}
+    modules: dict[str, LogLevel] = Field(default={})
     """Other levels for single modules and all below them."""
-
-
-class RetrySettings(Section):
-    """When a failed delivery is tried again: after listed delays, or after ones that grow."""
-
-    delays: Delays | None = None
-    """The waits before the second, third, … attempt, instead of growing ones; the last one repeats."""
-    initial: PositiveDuration = timedelta(seconds=1)
-    """The wait before the second attempt."""
-    factor: Annotated[float, real(1)] = 2.0
-    """How many times longer each further wait is."""
-    maximum: PositiveDuration = timedelta(hours=1)
-    """The longest wait."""
-    jitter: Annotated[float, real(0, 1)] = 0.1
-    """Each wait is longer by up to this part of it, so that jobs that failed together come back apart."""
-    max_attempts: Annotated[int, whole(1)] = 6
-    """How many deliveries are tried before the job fails."""
-    count_from: Literal["attempt", "creation"] = "attempt"
-    """Waits count from the last attempt, or from the creation of the job."""
-    floor: Duration = timedelta(milliseconds=100)
-    """The least time between the end of an attempt and the next one, after a downtime too."""
-    retry_on: tuple[ExceptionName, ...] = ()
-    """The only exceptions that are tried again; empty means all."""
-    give_up_on: tuple[ExceptionName, ...] = ()
-    """Exceptions that are never tried again."""
-
-    @model_validator(mode="after")
-    def _waits_make_sense(self) -> Self:
-        growing = [name for name in ("initial", "factor", "maximum") if name in self.model_fields_set]
-        if self.delays is not None and growing:
-            raise does_not_fit("delays", self.delays, f"expected either delays or {', '.join(growing)}, not both")
-        if self.delays is not None and self.count_from == "creation" and list(self.delays) != sorted(self.delays):
-            raise does_not_fit("delays", self.delays, 'expected ascending delays, as count_from is "creation"')
-        if self.maximum < self.initial:
-            raise does_not_fit("maximum", self.maximum, f"expected at least initial, which is {show(self.initial)}")
-        return self
-
-
-class ExpireAfter(Section):
-    """Too late is too late: a job later than this is not handed over."""
-
-    expire_after: PositiveDuration
-    """How late a job may be and still be handed over."""
-
-
-def _misfire_shape(value: object) -> str:
-    return "<table>" if isinstance(value, Mapping | ExpireAfter) else "<word>"
-
-
-class AppSettings(Section):
-    """One app: what happens at the moment, and what happens when that goes wrong."""
-
-    handler: Handler = "python"
-    """The kind of hand-over."""
-    function: Function
-    """The function that takes the job, as "module:name"."""
-    batch: Annotated[int, whole(1)] | None = None
-    """Hand over a list of at most this many jobs."""
-    pool: Literal["thread", "process"] | None = None
-    """Where a function that is not async runs: in threads, or in processes for heavy computing."""
-    retry: RetrySettings = RetrySettings()
-    """When a failed delivery is tried again."""
-    misfire: Annotated[
-        Annotated[MisfireWord, Tag("<word>")] | Annotated[ExpireAfter, Tag("<table>")], Discriminator(_misfire_shape)
-    ] = "fire_now"
-    """What happens to a job that comes too late."""
-    misfire_threshold: Duration = timedelta(seconds=60)
-    """How late a job may be before it is skipped, where `misfire` is "skip"."""
-    concurrency: Annotated[int, whole(1)] = 20
-    """How many deliveries run at once on one node."""
-    timeout: PositiveDuration = timedelta(seconds=30)
-    """How long one delivery may take."""
-    shards: Annotated[int, whole(1, 256)] | None = None
-    """How many shards the app gets when it is made, instead of `store.shards`."""
 
 
 class Settings(BaseSettings):
@@ -263,9 +197,23 @@ class Settings(BaseSettings):
     time: TimeSettings = TimeSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
-    apps: dict[AppName, AppSettings] = {}
+    kafka: KafkaSettings = KafkaSettings()
+    ingest: tuple[IngestSettings, ...] = ()
+    apps: dict[AppName, AnyApp] = {}
 
     _source: Path | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _reads_no_topic_twice(self) -> Self:
+        first: dict[tuple[str, str], int] = {}
+        for place, table in enumerate(self.ingest):
+            if table.enabled and first.setdefault((table.group_id, table.topic), place) != place:
+                other = first[table.group_id, table.topic]
+                expected = (
+                    f"ingest[{other}] reads it in the same group, {show(table.group_id)}: leave out one of the two"
+                )
+                raise does_not_fit(("ingest", place, "topic"), table.topic, expected)
+        return self
 
     @property
     def source(self) -> Path | None:

@@ -5,11 +5,11 @@ import difflib
 import json
 import re
 import zoneinfo
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from inspect import isclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
@@ -21,12 +21,12 @@ from infinite_scheduler.policy.calendar import parse_duration
 from infinite_scheduler.store.sql.server.address import names_server, read_url
 from infinite_scheduler.store.sql.server.masking import masked, without_secrets
 
-HANDLERS: Final = ("python",)
-
 _FUNCTION: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+")
 _FILLED: Final = re.compile(r".*\S.*")
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_BROKER: Final = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(\d{1,5}))?")
 
 
 def whole(low: int, high: int | None = None) -> BeforeValidator:
@@ -104,10 +104,44 @@ def _known_exception(name: str) -> str:
     return name
 
 
-def _known_handler(name: object) -> object:
-    if name not in HANDLERS:
-        raise ValueError(f"expected a known handler: {', '.join(HANDLERS)}")
-    return name
+def _known_value(value: object) -> object:
+    if not (value in ("generic", "data") if isinstance(value, str) else isinstance(value, Mapping)):
+        raise ValueError('expected "generic", "data" or a table such as { text = "{message}" }')
+    return value
+
+
+def _reachable(servers: str) -> str:
+    """The brokers without the spaces that people put between them."""
+    brokers = [broker.strip() for broker in servers.split(",")]
+    for broker in brokers:
+        found = _BROKER.fullmatch(broker)
+        if found is None or not 0 < int(found[1] or 9092) < 65536:
+            raise ValueError('expected "HOST:PORT", or several with commas between them')
+    return ",".join(brokers)
+
+
+def _flat(properties: object) -> object:
+    """Undo what TOML makes of a dotted name without quotes: a table in a table."""
+    if not isinstance(properties, Mapping):
+        return properties
+    flat: dict[Any, Any] = {}
+    for name, value in properties.items():
+        inner = _flat(value)
+        if isinstance(inner, Mapping):
+            flat |= {f"{name}.{rest}": deeper for rest, deeper in inner.items()}
+        else:
+            flat[name] = inner
+    return flat
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str | int | float):
+        return value
+    raise ValueError("expected a text, a number, true or false")
+
+
+def _no_topic(value: object) -> object:
+    return None if value == "" else value
 
 
 def _known_misfire(word: object) -> object:
@@ -126,6 +160,10 @@ def _small_letters(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _capitals(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
 Duration = Annotated[timedelta, BeforeValidator(read_duration)]
 PositiveDuration = Annotated[Duration, AfterValidator(_some_time)]
 Delays = Annotated[tuple[Duration, ...], AfterValidator(_not_empty)]
@@ -142,15 +180,30 @@ LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], B
 AppName = Annotated[
     str, _matching(APP_NAME, "an app name: a small letter, then up to 31 small letters, digits or underscores")
 ]
-Handler = Annotated[Literal["python"], BeforeValidator(_known_handler)]
 Function = Annotated[str, _matching(_FUNCTION, '"module:name", such as "shop.jobs:send"')]
 ExceptionName = Annotated[str, AfterValidator(_known_exception)]
+Topic = Annotated[str, _matching(_TOPIC, "the name of a topic: 1 to 249 letters, digits, dots, dashes or underscores")]
+TopicOrNone = Annotated[Topic | None, BeforeValidator(_no_topic)]
+Servers = Annotated[str, AfterValidator(_reachable)]
+SecurityProtocol = Annotated[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], BeforeValidator(_capitals)]
+SaslMechanism = Annotated[
+    Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"], BeforeValidator(_capitals)
+]
+Properties = Annotated[
+    dict[
+        Annotated[str, _matching(_FILLED, 'the dotted name of a property, such as "socket.timeout.ms"')],
+        Annotated[str | int | float | bool, BeforeValidator(_plain)],
+    ],
+    BeforeValidator(_flat),
+]
+MessageValue = Annotated[Literal["generic", "data"] | dict[str, Any], BeforeValidator(_known_value)]
 MisfireWord = Annotated[Literal["fire_now", "skip"], BeforeValidator(_known_misfire)]
 
 
-def does_not_fit(field: str, value: object, expected: str) -> PydanticCustomError:
+def does_not_fit(field: str | tuple[str | int, ...], value: object, expected: str) -> PydanticCustomError:
     """Settings that contradict each other, told as a problem of the one that most likely has to change."""
-    return PydanticCustomError("does_not_fit", "{expected}", {"field": field, "value": value, "expected": expected})
+    path = (field,) if isinstance(field, str) else field
+    return PydanticCustomError("does_not_fit", "{expected}", {"path": path, "value": value, "expected": expected})
 
 
 def show(value: object) -> str:

@@ -1,0 +1,132 @@
+"""The doors of one node: the topics that bring jobs, opened after the engine and closed before it."""
+
+# ruff: noqa: PLC0415 - what speaks to Kafka is loaded when a topic is to be read
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.config import IngestSettings, KafkaSettings
+from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.observe.events import Observer, TaskFailed
+from infinite_scheduler.store.inbox import Inbox
+
+if TYPE_CHECKING:
+    from infinite_scheduler.ingest.door import TopicDoor
+    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+
+
+class Doors:
+    """The topics that a node reads, several at once; each has a door of its own.
+
+    A door that finds no broker waits for one, and keeps nobody else waiting.
+    """
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._configs: list[KafkaIngestConfig] = []
+        self.open: Sequence[TopicDoor] = ()
+        """The doors of the last start; they can be looked at after a stop too."""
+
+    @property
+    def configs(self) -> "Sequence[KafkaIngestConfig]":
+        """What is to be read."""
+        return tuple(self._configs)
+
+    def configure(self, table: IngestSettings) -> None:
+        """Read a topic as the settings describe it."""
+        from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+
+        values: dict[str, Any] = dict(table)
+        values["bootstrap_servers"] = table.bootstrap_servers or self._kafka.bootstrap_servers
+        self.add(KafkaIngestConfig(**values))
+
+    def add(self, config: "KafkaIngestConfig | str | None" = None, topic: str | None = None) -> None:
+        """Read one more topic: a whole configuration, or brokers and a topic, or nothing but defaults."""
+        from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+
+        if isinstance(config, KafkaIngestConfig):
+            if topic is not None:
+                raise ConfigError("give either a KafkaIngestConfig or bootstrap servers and a topic, not both")
+        elif isinstance(config, str | None):
+            servers = self._kafka.bootstrap_servers if config is None else config
+            config = KafkaIngestConfig(bootstrap_servers=servers)
+            if topic is not None:
+                config = msgspec.structs.replace(config, topic=topic)
+        else:
+            raise ConfigError(f"{config!r} is no KafkaIngestConfig, and names no bootstrap servers")
+        if not config.enabled:
+            return
+        shared = self._kafka.options().properties
+        config = msgspec.structs.replace(config, properties={**shared, **config.properties})
+        if any((config.group_id, config.topic) == (other.group_id, other.topic) for other in self._configs):
+            raise ConfigError(
+                f"topic {config.topic!r} is read in the group {config.group_id!r} already: "
+                "a group reads a topic once on a node; give another topic or group_id"
+            )
+        self._configs.append(config)
+
+    # Life
+
+    def make(
+        self,
+        inbox: Inbox,
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        tell: Observer,
+        *,
+        max_payload: int,
+        zone: ZoneInfo,
+    ) -> None:
+        """Make the doors, all shut: what is wrong with their configuration shows here."""
+        self.open = ()
+        if not self._configs:
+            return
+        from infinite_scheduler.ingest.door import TopicDoor
+
+        self._tell = tell
+        self.open = [
+            TopicDoor(config, inbox, handlers, clock, tell, max_payload=max_payload, zone=zone)
+            for config in self._configs
+        ]
+
+    def start(self) -> None:
+        """Open the doors, and return at once."""
+        for door in self.open:
+            door.start()
+
+    async def stop(self, within_s: float) -> bool:
+        """Let nothing more in, all doors at once. False: one of them did not shut in good order."""
+        ends = await asyncio.gather(*(self._shut(door, within_s) for door in self.open))
+        return all(ends)
+
+    async def _shut(self, door: "TopicDoor", within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await door.stop()
+        except Exception as error:  # noqa: BLE001 - a door that is stuck must not keep the engine from settling
+            self._tell(TaskFailed(part="ingest", error=f"a door did not shut: {type(error).__name__}: {error}"))
+            return False
+        return True
+
+    # For those who watch
+
+    def lag(self) -> Mapping[str, int | None]:
+        """How many messages wait in each partition that this node reads, by group, topic and partition.
+
+        None: that is not known yet.
+        """
+        return {
+            f"{door.config.group_id}/{door.config.topic}/{partition}": lag
+            for door in self.open
+            for partition, lag in door.lag.items()
+        }
+
+    def ready(self) -> int:
+        """How many doors can read and take messages at the moment."""
+        return sum(door.ready for door in self.open)

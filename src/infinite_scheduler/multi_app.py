@@ -1,0 +1,265 @@
+"""Several apps behind one object for programs without an event loop: register handlers, start, schedule, stop."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from infinite_scheduler.client import Moment
+from infinite_scheduler.config import Settings
+from infinite_scheduler.config.address import effective_url, parts_in
+from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.loop_thread import LoopThread
+from infinite_scheduler.model import Accepted, Priority
+from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.store.sql.server.address import BadPart
+
+if TYPE_CHECKING:
+    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+
+METRICS: Final = (
+    "messagesReceived",
+    "messagesProcessed",
+    "messagesFailed",
+    "messagesSentToDLQ",
+    "idempotencyCacheSize",
+    "duplicatesSkipped",
+)
+_METHODS: Final = ("handle", "execute")
+_PARTS: Final = {"host": "mysql_host", "port": "mysql_port", "database": "mysql_database", "user": "mysql_username"}
+
+
+class KafkaIngestConsumer:
+    """What can be seen of the door of one topic, at any time and from any thread."""
+
+    def __init__(self, scheduler: Scheduler, place: int) -> None:
+        self._scheduler = scheduler
+        self._place = place
+
+    @property
+    def config(self) -> "KafkaIngestConfig":
+        """What is read, and how."""
+        return self._scheduler.ingests[self._place]
+
+    @property
+    def is_running(self) -> bool:
+        """Is the topic being read, or waited for?"""
+        doors = self._scheduler.doors
+        return bool(doors) and doors[self._place].is_running
+
+    @property
+    def metrics(self) -> Mapping[str, int]:
+        """How many messages came in and what became of them, since the last start."""
+        doors = self._scheduler.doors
+        return doors[self._place].metrics if doors else dict.fromkeys(METRICS, 0)
+
+
+class MultiAppScheduler:
+    """Runs a node with several apps in a thread of its own; every call waits for its result.
+
+    The store is a MySQL or MariaDB server (`mysql_…`), the one at `store_url`, or that of the settings. Register apps
+    and name topics, then `start_all()` and `stop_all()`, or use it as `with`. It may be shared between threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        mysql_host: str | None = None,
+        mysql_port: int | None = None,
+        mysql_database: str | None = None,
+        mysql_username: str | None = None,
+        mysql_password: str | None = None,
+        store_url: str | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
+        kafka_ingest: "KafkaIngestConfig | Iterable[KafkaIngestConfig] | None" = None,
+    ) -> None:
+        server = {
+            "host": mysql_host,
+            "port": mysql_port,
+            "database": mysql_database,
+            "user": mysql_username,
+            "password": mysql_password,
+        }
+        self._scheduler = Scheduler(_url(server, store_url), settings=settings)
+        self._life = threading.Lock()  # one start or stop at a time
+        self._thread = LoopThread(
+            "infinite-scheduler", idle="it does not run: call start_all() first", ended="it was stopped meanwhile"
+        )
+        self._clean = True
+        if kafka_ingest is not None:
+            several = kafka_ingest if isinstance(kafka_ingest, Iterable) else (kafka_ingest,)
+            for config in several:
+                self.with_kafka_ingest(config)
+
+    # Before the start
+
+    def with_kafka_ingest(
+        self,
+        config: "KafkaIngestConfig | str | None" = None,
+        topic: str | None = None,
+        *,
+        bootstrap_servers: str | None = None,
+    ) -> Self:
+        """Take jobs in from a topic: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults."""
+        self._thread.refuse_inside()
+        with self._life:
+            self._scheduler.with_kafka_ingest(config, topic, bootstrap_servers=bootstrap_servers)
+        return self
+
+    def register_app(self, name: str, handler: object, **policies: Any) -> None:
+        """Register what takes the jobs of an app: a Handler, a function, or an object with `handle` or `execute`.
+
+        An object may have `required_fields`, and `validate(job_data)`, which refuses data by returning False or raising
+        a ValueError. `policies` are those of `Scheduler.app`: retry, misfire, concurrency, timeout, …
+        """
+        self._thread.refuse_inside()
+        with self._life:
+            if isinstance(handler, Handler):
+                self._scheduler.add_app(name, handler, **policies)
+                return
+            function, checks = _parts_of(name, handler)
+            self._scheduler.app(name, **{**checks, **policies})(function)
+
+    @property
+    def registered_apps(self) -> frozenset[str]:
+        """The apps that this node has a handler for."""
+        return frozenset(self._scheduler.apps)
+
+    # Life
+
+    def start_all(self) -> None:
+        """Start the node and all that it reads; returns when it runs. A broker that is away is waited for meanwhile."""
+        self._thread.refuse_inside()
+        with self._life:
+            if self._thread.running:
+                raise InvalidRequest("it runs already: start it once, or make another MultiAppScheduler")
+            self._thread.begin()
+            try:
+                self._thread.run(self._scheduler.start())
+            except BaseException:
+                self._thread.end()
+                raise
+
+    def stop_all(self) -> bool:
+        """Stop in good order: let nothing more in, let what is in flight finish. False: some of it had to be left.
+
+        Without a start it does nothing; a second call answers as the first.
+        """
+        self._thread.refuse_inside()
+        with self._life:
+            if self._thread.running:
+                try:
+                    self._clean = self._thread.run(self._scheduler.stop())
+                finally:
+                    self._thread.end()
+            return self._clean
+
+    def run(self) -> bool:
+        """Start, run until SIGTERM or SIGINT, stop in good order: for the main thread. False: something was left."""
+        stop = threading.Event()
+        former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self.start_all()
+            stop.wait()
+            return self.stop_all()
+        finally:
+            for number, action in former.items():
+                signal.signal(number, action)
+
+    def __enter__(self) -> Self:
+        self.start_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_all()
+
+    @property
+    def is_running(self) -> bool:
+        """Has it been started, and not stopped?"""
+        return self._thread.running
+
+    # While it runs
+
+    def schedule_job(  # noqa: PLR0913 - one parameter for each thing a job may carry
+        self,
+        app: str,
+        job_data: Any,
+        when: Moment | timedelta,
+        *,
+        priority: Priority | str = Priority.NORMAL,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        job_name: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> Accepted:
+        """Hand `job_data` to the app's handler at a moment, or after a timedelta. When this returns, it is durable.
+
+        The app's own checks of data count here too.
+        """
+        handler = self._scheduler.apps.get(app)
+        if handler is not None and handler.checks:
+            handler.check(job_data)
+        at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
+        return self._thread.run(
+            self._scheduler.schedule(
+                app,
+                job_data,
+                at=at,
+                delay=delay,
+                priority=priority,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                job_name=job_name,
+                group=group,
+                tags=tags,
+            )
+        )
+
+    @property
+    def kafka_ingest_consumer(self) -> KafkaIngestConsumer | None:
+        """The door of the first topic: `metrics`, `is_running`. None if no topic is read."""
+        return next(iter(self.kafka_ingest_consumers), None)
+
+    @property
+    def kafka_ingest_consumers(self) -> Sequence[KafkaIngestConsumer]:
+        """The doors of all topics, in the order in which they were named."""
+        return [KafkaIngestConsumer(self._scheduler, place) for place in range(len(self._scheduler.ingests))]
+
+
+MultiAppSchedulerManager = MultiAppScheduler
+
+
+def _url(server: Mapping[str, Any], store_url: str | None) -> str | None:
+    """The address that the `mysql_…` keywords make, or the URL."""
+    if all(value is None for value in server.values()):
+        return store_url
+    if store_url is not None:
+        raise ConfigError("give either store_url or mysql_host and the others, not both")
+    if not server["database"]:
+        raise ConfigError("mysql_database is missing: expected the name of a database")
+    try:
+        return effective_url(None, parts_in({"kind": "mysql", **server}))
+    except BadPart as error:
+        name = _PARTS.get(error.part, error.part)
+        raise ConfigError(f"{name} = {server.get(error.part)!r}: {error}") from None
+
+
+def _parts_of(name: str, handler: object) -> tuple[Callable[[Any], Any], dict[str, Any]]:
+    """The function that takes the jobs, and what the handler demands of their data."""
+    if isinstance(handler, type):
+        raise HandlerError(f"app {name!r}: {handler.__name__} is a class: pass an object of it, {handler.__name__}()")
+    method = next((found for word in _METHODS if callable(found := getattr(handler, word, None))), None)
+    function = method or handler
+    if not callable(function):
+        raise HandlerError(
+            f"app {name!r}: a {type(handler).__name__} object cannot take jobs; "
+            "expected a Handler, a function, or an object with a method handle(job) or execute(job)"
+        )
+    checks = {"required": getattr(handler, "required_fields", ()), "validate": getattr(handler, "validate", None)}
+    return function, checks
