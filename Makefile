@@ -50,7 +50,7 @@ test-quick: setup ## Run the unit and contract tests that need no servers
 	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract
 	@echo "Left out: the folders of tests/ other than unit and contract. \`make test\` runs everything."
 
-services: setup ## Start MariaDB and PostgreSQL for tests, until services-stop; installs them where they are missing
+services: setup ## Start MariaDB, PostgreSQL and Kafka for tests, until services-stop; installs them where they are missing
 	$(SERVERS) start
 
 services-stop: setup ## Stop them
@@ -83,6 +83,8 @@ bench-%:
 	$(BIN)/python -m bench.lateness --store $*
 	$(BIN)/python -m bench.lateness --store $* --waiting 1000000 --runs 3
 	$(BIN)/python -m bench.nodes --store $*
+	$(BIN)/python -m bench.stream --store $* --runs 3
+	$(BIN)/python -m bench.stream --store $* --urgent
 
 lock: setup ## Compile requirements.lock anew (needs the network)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header \

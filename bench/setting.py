@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from infinite_scheduler.model import JobSpec, Priority
-from tests.services.databases import admin_url, execute, fresh_database
+from tests.services.catalogue import admin_url
+from tests.services.databases import execute, fresh_database
 
 APP = "bench"
 STORES: Final = ("sqlite", "mariadb", "postgres")

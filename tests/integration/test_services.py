@@ -7,30 +7,57 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 import pymysql
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
-from tests.services import folder, packages
-from tests.services.catalogue import KINDS, VARIABLES
+from tests.services import folder, jars, packages
+from tests.services.catalogue import DATABASES, KINDS, VARIABLES
 from tests.services.databases import connect, execute, fresh_database, kill_connections, limited_user, server_time_ms
+from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.private import clocked_server, private_server
 from tests.services.server import Kind, Server
+from tests.services.topics import MakeTopic, fresh_topics, make_topic, read, told, write
 
 pytestmark = pytest.mark.servers
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-Lost = (psycopg.OperationalError, pymysql.OperationalError)
+every_database = pytest.mark.parametrize("kind", DATABASES)
+Lost = (psycopg.OperationalError, pymysql.OperationalError, KafkaException)
 Refused = (psycopg.errors.InsufficientPrivilege, pymysql.OperationalError)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def call(url: str) -> None:
+    """Raise one of `Lost` unless a server answers at this address."""
+    if "://" in url:
+        connect(url).close()
+    else:
+        AdminClient(told(url)).list_topics(timeout=1)
+
+
+@contextmanager
+def something_kept(server: Server) -> Iterator[Callable[[], bool]]:
+    """Give a server something to keep; tells whether it still has it."""
+    if server.kind == "kafka":
+        with fresh_topics(server.url) as make:
+            topic = make(partitions=3)
+            write(server.url, topic, [b"7"])
+            yield lambda: [record.value for record in read(server.url, topic)] == [b"7"]
+    else:
+        with fresh_database(server.kind, server) as url:
+            execute(url, "CREATE TABLE t (n integer)")
+            execute(url, "INSERT INTO t VALUES (7)")
+            yield lambda: execute(url, "SELECT n FROM t") == [(7,)]
 
 
 # A server's life
@@ -61,26 +88,21 @@ def test_a_process_that_has_the_number_of_a_dead_server_is_not_taken_for_it(serv
 
 
 def test_what_was_committed_survives_the_death_of_a_server(server: Server) -> None:
-    with fresh_database(server.kind, server) as url:
-        execute(url, "CREATE TABLE t (n integer)")
-        execute(url, "INSERT INTO t VALUES (7)")
-        with closing(connect(url)) as connection:
-            server.kill()
-            with pytest.raises(Lost):
-                connection.cursor().execute("SELECT 1")
+    with something_kept(server) as still_there:
+        server.kill()
         with pytest.raises(Lost):
-            connect(url)
+            call(server.url)
         server.start()
-        assert execute(url, "SELECT n FROM t") == [(7,)]
+        assert still_there()
 
 
 def test_a_restarted_server_is_at_the_same_address_with_the_same_data(server: Server) -> None:
-    with fresh_database(server.kind, server) as url:
-        execute(url, "CREATE TABLE t (n integer)")
-        before = server.pid
+    with something_kept(server) as still_there:
+        before = server.pid, server.url
         server.restart()
-        assert server.pid not in {None, before}
-        assert execute(url, "SELECT count(*) FROM t") == [(0,)]
+        assert server.pid not in {None, before[0]}
+        assert server.url == before[1]
+        assert still_there()
 
 
 def test_a_server_whose_port_was_taken_chooses_another(server: Server) -> None:
@@ -92,10 +114,10 @@ def test_a_server_whose_port_was_taken_chooses_another(server: Server) -> None:
         taken.listen()
         server.start()
     assert server.port != before
-    assert execute(server.url, "SELECT 1") == [(1,)]
+    call(server.url)
 
 
-@every_kind
+@every_database
 def test_a_clock_can_be_set_while_the_server_runs(kind: Kind) -> None:
     with clocked_server(kind) as (server, clock):
         for offset_s in (0, 3600, -3600, 0.5):
@@ -108,7 +130,7 @@ def test_a_clock_can_be_set_while_the_server_runs(kind: Kind) -> None:
 # What tests get
 
 
-@every_kind
+@every_database
 def test_every_database_is_empty_and_gone_at_the_end(kind: Kind) -> None:
     with fresh_database(kind) as one, fresh_database(kind) as other:
         execute(one, "CREATE TABLE t (n integer)")
@@ -121,7 +143,7 @@ def test_every_database_is_empty_and_gone_at_the_end(kind: Kind) -> None:
     forgotten.close()
 
 
-@every_kind
+@every_database
 def test_a_user_with_few_rights_makes_no_tables_but_fills_them(kind: Kind) -> None:
     with fresh_database(kind) as url:
         execute(url, "CREATE TABLE early (n integer)")
@@ -138,7 +160,7 @@ def test_a_user_with_few_rights_makes_no_tables_but_fills_them(kind: Kind) -> No
                 execute(limited, "CREATE TABLE mine (n integer)")
 
 
-@every_kind
+@every_database
 def test_only_the_connections_of_one_user_are_lost(kind: Kind) -> None:
     with (
         fresh_database(kind) as url,
@@ -155,6 +177,52 @@ def test_only_the_connections_of_one_user_are_lost(kind: Kind) -> None:
             stays.cursor().execute("SELECT 1")
 
 
+def test_every_topic_has_a_name_of_its_own_and_is_gone_at_the_end(kafka_servers: str) -> None:
+    with fresh_topics(kafka_servers) as make:
+        names = {make("one", partitions=3), make("one")}
+        topics = AdminClient(told(kafka_servers)).list_topics(timeout=10).topics
+        assert {len(topics[name].partitions) for name in names} == {1, 3}
+    assert not names & set(AdminClient(told(kafka_servers)).list_topics(timeout=10).topics)
+
+
+def test_records_are_read_as_they_were_written(kafka_servers: str, fresh_topic: MakeTopic) -> None:
+    topic = fresh_topic(partitions=4)
+    assert read(kafka_servers, topic) == []
+    write(kafka_servers, topic, ["text", b"\xff", None], key=b"\x00", partition=2, headers=[("h", b"1"), ("h", None)])
+    records = read(kafka_servers, topic, 3)
+    assert [record.value for record in records] == [b"text", b"\xff", None]
+    assert {(record.partition, record.key, record.headers) for record in records} == {
+        (2, b"\x00", (("h", b"1"), ("h", None)))
+    }
+
+
+def test_a_topic_is_not_made_by_using_it(kafka_servers: str) -> None:
+    with pytest.raises(AssertionError, match="UNKNOWN_TOPIC"):
+        write(kafka_servers, "made-by-nobody", [b"1"])
+
+
+def test_a_guest_may_do_nothing_and_a_wrong_password_opens_nothing(guarded_kafka: GuardedKafka) -> None:
+    guest = guarded_kafka.options_of("guest")
+    make_topic(guarded_kafka.options, "secrets")
+    write(guarded_kafka.options, "secrets", [b"1"])
+    with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
+        write(guest, "secrets", [b"1"])
+    with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
+        read(guest, "secrets", 1)
+    with pytest.raises(KafkaException):
+        AdminClient(told({**guest, "sasl.password": "wrong"})).list_topics(timeout=1)
+
+
+def test_two_private_brokers_do_not_know_each_other(private_kafka: Kafka, kafka_servers: str) -> None:
+    make_topic(private_kafka.url, "only-here")
+    assert "only-here" not in AdminClient(told(kafka_servers)).list_topics(timeout=10).topics
+
+
+def test_an_embedded_broker_needs_no_server(mock_kafka: str) -> None:
+    write(mock_kafka, "made-by-using-it", [b"1"])
+    assert [record.value for record in read(mock_kafka, "made-by-using-it")] == [b"1"]
+
+
 # The command
 
 
@@ -166,6 +234,7 @@ class Project:
         shutil.copytree(folder.PROJECT / "tests" / "services", root / "tests" / "services")
         for name in ("pyproject.toml", "tests/conftest.py"):
             shutil.copy(folder.PROJECT / name, root / name)
+        (root / ".cache").symlink_to(folder.kept())  # what was fetched once
 
     def popen(self, *arguments: str) -> subprocess.Popen[str]:
         without = {name: value for name, value in os.environ.items() if name not in VARIABLES.values()}
@@ -199,18 +268,19 @@ def project(shared_project: Project) -> Iterator[Project]:
 
 
 def test_a_command_finds_servers_that_are_stopped_after_it(project: Project) -> None:
-    code = "import os, sys; print(os.environ['TEST_MARIADB_URL'], os.environ['TEST_POSTGRES_URL']); sys.exit(7)"
+    code = f"import os, sys; print(*(os.environ[name] for name in {list(VARIABLES.values())})); sys.exit(7)"
     exit_code, output = project.run("tests.services", "run", "--", sys.executable, "-c", code)
-    mariadb, postgres = output.split()
-    assert exit_code == 7
-    for url in (mariadb, postgres):
+    urls = output.split()
+    assert (exit_code, len(urls)) == (7, len(KINDS))
+    for url in urls:
         with pytest.raises(Lost):
-            connect(url)
+            call(url)
     assert project.run("tests.services", "status")[0] == 1
 
     assert project.run("tests.services", "start")[0] == 0
     assert project.run("tests.services", "run", "--", sys.executable, "-c", code) == (7, output)
-    assert execute(mariadb, "SELECT 1") == execute(postgres, "SELECT 1") == [(1,)]
+    for url in urls:
+        call(url)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -243,10 +313,13 @@ def test_of_two_commands_at_once_the_last_one_stops_the_servers(project: Project
 
 
 def test_without_servers_tests_fail_and_say_how_to_start_them(project: Project) -> None:
-    (project.root / "tests" / "test_it.py").write_text("def test_it(mariadb_url, postgres_url): pass\n")
+    (project.root / "tests" / "test_it.py").write_text(
+        "def test_it(mariadb_url): pass\ndef test_topics(fresh_topic): pass\n"
+    )
     code, output = project.run("pytest")
     assert code == 1
-    assert "no mariadb server runs: run make test, or python -m tests.services start" in output
+    for kind in ("mariadb", "kafka"):
+        assert f"no {kind} server runs: run make test, or python -m tests.services start" in output
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -255,7 +328,7 @@ def test_a_run_without_servers_says_what_it_left_out(project: Project, workers: 
     (project.root / "tests" / "test_it.py").write_text(test)
     code, output = project.run("pytest", "-m", "not servers", "-n", workers)
     assert code == 0
-    assert "Left out: 1 test that needs real database servers. `make test` runs it." in output
+    assert "Left out: 1 test that needs real servers. `make test` runs it." in output
 
 
 def test_what_cannot_be_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,3 +336,21 @@ def test_what_cannot_be_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(packages, "is_root", lambda: False)
     with pytest.raises(packages.MissingPackages, match=r"apt-get install .*postgresql libfaketime"):
         packages.install()
+
+
+def test_what_was_fetched_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages.install()
+    monkeypatch.setenv("PATH", "/nowhere")
+    jars.fetch()
+    assert "maven" not in packages.missing()
+
+
+def test_what_cannot_be_fetched_is_told_in_the_words_of_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho the mirror is away\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "kafka")
+    with pytest.raises(jars.NotFetched, match="ended with 1\nthe mirror is away"):
+        jars.fetch()
+    assert not jars.are_here()

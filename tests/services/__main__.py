@@ -1,15 +1,16 @@
-"""Database servers for tests, from the command line: python -m tests.services install|start|stop|status|run|remove."""
+"""Databases and Kafka for tests: python -m tests.services install|start|stop|status|run|remove."""
 
 import argparse
 import shutil
 import sys
 
-from tests.services.catalogue import shared_servers
+from tests.services.catalogue import each, shared_servers
 from tests.services.folder import home
+from tests.services.jars import NotFetched
 from tests.services.packages import MissingPackages, install
 from tests.services.private import remove_left_over
 from tests.services.run import run
-from tests.services.server import NotStarted
+from tests.services.server import NotStarted, Server
 
 
 def main(arguments: list[str]) -> int:
@@ -35,16 +36,16 @@ def main(arguments: list[str]) -> int:
 def start(*, durable: bool) -> None:
     """Start the servers, until somebody stops them."""
     install()
-    for server in shared_servers(durable=durable):
-        server.start()
+    servers = shared_servers(durable=durable)
+    each(servers, Server.start)
+    for server in servers:
         print(f"{server.kind} runs: {server.url}")
 
 
 def stop() -> None:
     """Stop every server of this project."""
     remove_left_over()
-    for server in (*shared_servers(), *shared_servers(durable=True)):
-        server.stop()
+    each([*shared_servers(), *shared_servers(durable=True)], Server.stop)
 
 
 def status() -> int:
@@ -60,7 +61,7 @@ def status() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.services", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("install", help="install the Debian packages that are missing")
+    actions.add_parser("install", help="install the Debian packages that are missing, and fetch Apache Kafka")
     actions.add_parser("stop", help="stop every server of this project")
     actions.add_parser("remove", help="stop them and remove their data")
     actions.add_parser("status", help="print what runs, and where")
@@ -75,5 +76,5 @@ def _parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (MissingPackages, NotStarted) as error:
+    except (MissingPackages, NotFetched, NotStarted) as error:
         sys.exit(str(error))

@@ -1,6 +1,5 @@
 """What tests do with database servers: fresh databases, users with few rights, lost connections, the server's clock."""
 
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 import psycopg
 import pymysql
 
-from tests.services.catalogue import VARIABLES, shared_server
+from tests.services.catalogue import admin_url
 from tests.services.process import PATIENCE_S
 from tests.services.server import Kind, Server
 
@@ -56,23 +55,6 @@ POSTGRES = Words(
     drop_user=("DROP OWNED BY {user}", "DROP ROLE {user}"),
 )
 WORDS: dict[Kind, Words] = {"mariadb": MARIADB, "postgres": POSTGRES}
-
-
-class NoServer(RuntimeError):
-    """A test needs a server and there is none."""
-
-    def __init__(self, kind: Kind) -> None:
-        super().__init__(f"no {kind} server runs: run make test, or python -m tests.services start")
-
-
-def admin_url(kind: Kind) -> str:
-    """The address at which everything may be done: of the run's server, or of one that was started by hand."""
-    if url := os.environ.get(VARIABLES[kind]):
-        return url
-    server = shared_server(kind)
-    if server.pid is None:
-        raise NoServer(kind)
-    return server.url
 
 
 def kind_of(url: str) -> Kind:

@@ -1,14 +1,18 @@
-"""What tests ask for when they need a database server; a pytest plugin."""
+"""What tests ask for when they need a server; a pytest plugin."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from tests.services.databases import NoServer, admin_url, fresh_database
+from tests.services import private
+from tests.services.catalogue import NoServer, admin_url
+from tests.services.databases import fresh_database
+from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.server import Kind
+from tests.services.topics import MakeTopic, fresh_topics
 
-FIXTURES = {"mariadb_url", "postgres_url"}
+FIXTURES = {"mariadb_url", "postgres_url", "kafka_servers", "private_kafka", "guarded_kafka"}
 
 
 @pytest.fixture
@@ -23,13 +27,53 @@ def postgres_url() -> Iterator[str]:
     yield from _database("postgres")
 
 
+@pytest.fixture(scope="session")
+def kafka_servers() -> str:
+    """The address of the Kafka broker that all tests use: topics and groups need names of their own."""
+    return _address("kafka")
+
+
+@pytest.fixture
+def fresh_topic(kafka_servers: str) -> Iterator[MakeTopic]:
+    """Makes topics on that broker with names of their own, and deletes them at the end."""
+    with fresh_topics(kafka_servers) as make:
+        yield make
+
+
+@pytest.fixture
+def private_kafka() -> Iterator[Kafka]:
+    """A Kafka broker for one test alone, to stop, restart or kill. Takes 3 s."""
+    with private.private_kafka() as server:
+        yield server
+
+
+@pytest.fixture
+def guarded_kafka() -> Iterator[GuardedKafka]:
+    """A Kafka broker that wants a password and lets a guest do nothing. Takes 3 s."""
+    with private.guarded_kafka() as server:
+        yield server
+
+
+@pytest.fixture
+def mock_kafka() -> Iterator[str]:
+    """The address of a broker inside this process: quick, short of memory, and topics are made by using them."""
+    from infinite_scheduler.kafka.embedded import embedded_broker
+
+    with embedded_broker() as servers:
+        yield servers
+
+
 def _database(kind: Kind) -> Iterator[str]:
-    try:
-        admin_url(kind)
-    except NoServer as error:
-        pytest.fail(str(error), pytrace=False)
+    _address(kind)
     with fresh_database(kind) as url:
         yield url
+
+
+def _address(kind: Kind) -> str:
+    try:
+        return admin_url(kind)
+    except NoServer as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 # Tests that need servers carry the marker "servers": those that use a fixture get it here, others say so themselves.
@@ -67,9 +111,9 @@ class LeftOut:
         if "not servers" not in self._config.getoption("markexpr"):
             return
         if self._count == 1:
-            terminalreporter.write_line("Left out: 1 test that needs real database servers. `make test` runs it.")
+            terminalreporter.write_line("Left out: 1 test that needs real servers. `make test` runs it.")
         elif self._count:
-            many = f"Left out: {self._count} tests that need real database servers. `make test` runs them."
+            many = f"Left out: {self._count} tests that need real servers. `make test` runs them."
             terminalreporter.write_line(many)
 
 

@@ -48,6 +48,14 @@ def home() -> Path:
     return outside
 
 
+@cache
+def kept() -> Path:
+    """The folder of what was fetched: `.cache/` of the project, which outlives the servers, if they can reach that."""
+    inside = PROJECT / ".cache"
+    inside.mkdir(exist_ok=True)
+    return inside.resolve() if _can_be_entered(inside.resolve()) else home()
+
+
 def give(path: Path) -> None:
     """Let a file or folder belong to the servers' account."""
     if who := account():

@@ -39,8 +39,9 @@ class MariaDB(Server):
     kind = "mariadb"
     ask = signal.SIGTERM
 
-    def url_of(self, database: str = "", user: str = ADMIN, password: str = "") -> str:
-        return f"mysql://{user}:{password or self.password}@127.0.0.1:{self.port}/{database or 'mysql'}"
+    @property
+    def url(self) -> str:
+        return f"mysql://{ADMIN}:{self.password}@127.0.0.1:{self.port}/mysql"
 
     def _initialise(self, data: Path) -> None:
         self._run(str(program("mariadb-install-db")), "--no-defaults", f"--datadir={data}", "--skip-test-db")

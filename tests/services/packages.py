@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.services import clock, mariadb, postgres
+from tests.services import clock, jars, kafka, mariadb, postgres
 from tests.services.folder import is_root
 
 NO_CLUSTER = Path("/etc/postgresql-common/createcluster.d/infinite-scheduler-tests.conf")
@@ -25,18 +25,23 @@ def missing() -> Sequence[str]:
         "mariadb-client-core": mariadb.program("my_print_defaults"),
         "libfaketime": clock.library(),
         "pgbouncer": shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin"),
+        "default-jre-headless": kafka.program(),
+        "maven": "not needed" if jars.are_here() else shutil.which("mvn"),
     }
     return [package for package, program in found.items() if program is None]
 
 
 def install() -> None:
     """Install what is missing; where nothing is, this does nothing and needs no network."""
-    packages = missing()
-    if not packages:
-        return
+    if packages := missing():
+        _install(packages)
+    jars.fetch()
+
+
+def _install(packages: Sequence[str]) -> None:
     if not is_root() or shutil.which("apt-get") is None:
         raise MissingPackages(
-            "The tests need PostgreSQL 15, MariaDB 10.11, PgBouncer and libfaketime. As root, on Debian:\n"
+            "The tests need PostgreSQL 15, MariaDB 10.11, Kafka, PgBouncer and libfaketime. As root, on Debian:\n"
             f"  apt-get install --no-install-recommends {' '.join(packages)}"
         )
     print(f"installing {', '.join(packages)}", flush=True)

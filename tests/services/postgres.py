@@ -40,8 +40,9 @@ class Postgres(Server):
     kind = "postgres"
     ask = signal.SIGINT  # "fast": ends sessions; SIGTERM would wait for them
 
-    def url_of(self, database: str = "", user: str = ADMIN, password: str = "") -> str:
-        return f"postgresql://{user}:{password or self.password}@127.0.0.1:{self.port}/{database or 'postgres'}"
+    @property
+    def url(self) -> str:
+        return f"postgresql://{ADMIN}:{self.password}@127.0.0.1:{self.port}/postgres"
 
     def _initialise(self, data: Path) -> None:
         secret = data.with_suffix(".password")

@@ -4,14 +4,18 @@ import fcntl
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.services import clock
 from tests.services.catalogue import KINDS
 from tests.services.folder import home
+from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.server import Kind, Server
+
+Some = TypeVar("Some", bound=Server)
 
 
 class Clock:
@@ -29,7 +33,7 @@ class Clock:
 @contextmanager
 def private_server(kind: Kind, *, durable: bool = False) -> Iterator[Server]:
     """A server of this test's own, gone at the end: tests that run beside this one do not notice what is done to it."""
-    with _folder(kind) as folder, _running(kind, folder, durable=durable) as server:
+    with _folder(kind) as folder, _running(KINDS[kind](folder, durable=durable)) as server:
         yield server
 
 
@@ -39,8 +43,22 @@ def clocked_server(kind: Kind) -> Iterator[tuple[Server, Clock]]:
     with _folder(kind) as folder:
         file = folder / "clock"
         its_clock = Clock(file)
-        with _running(kind, folder, environment=clock.environment(file)) as server:
+        with _running(KINDS[kind](folder, environment=clock.environment(file))) as server:
             yield server, its_clock
+
+
+@contextmanager
+def private_kafka() -> Iterator[Kafka]:
+    """A broker of this test's own, to stop, restart or kill."""
+    with _folder("kafka") as folder, _running(Kafka(folder)) as server:
+        yield server
+
+
+@contextmanager
+def guarded_kafka() -> Iterator[GuardedKafka]:
+    """The same, which wants a password and lets a guest do nothing."""
+    with _folder("kafka") as folder, _running(GuardedKafka(folder)) as server:
+        yield server
 
 
 @contextmanager
@@ -89,10 +107,7 @@ def _folder(kind: Kind) -> Iterator[Path]:
 
 
 @contextmanager
-def _running(
-    kind: Kind, folder: Path, *, durable: bool = False, environment: Mapping[str, str] | None = None
-) -> Iterator[Server]:
-    server = KINDS[kind](folder, durable=durable, environment=environment)
+def _running(server: Some) -> Iterator[Some]:
     try:
         server.start()
         yield server

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from tests.services.catalogue import VARIABLES, shared_servers
+from tests.services.catalogue import VARIABLES, each, shared_servers
 from tests.services.folder import home
 from tests.services.private import remove_left_over
+from tests.services.server import Server
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,8 +69,7 @@ def _in_use(*, durable: bool) -> Iterator[None]:
     with (home() / ("in-use-durable" if durable else "in-use")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         try:
-            for server in servers:
-                server.start(temporary=True)
+            each(servers, lambda server: server.start(temporary=True))
             yield
         finally:
             try:
@@ -78,9 +78,7 @@ def _in_use(*, durable: bool) -> Iterator[None]:
                 pass  # another run goes on; it stops them
             else:
                 remove_left_over()
-                for server in servers:
-                    if server.temporary:
-                        server.stop()
+                each([server for server in servers if server.temporary], Server.stop)
 
 
 def _in_foreground() -> bool:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from tests.services import process
 from tests.services.folder import account, give
 
-Kind = Literal["mariadb", "postgres"]
+Kind = Literal["mariadb", "postgres", "kafka"]
 
 ADMIN = "admin"
 """The user that may do everything."""
@@ -46,9 +46,10 @@ class Server(ABC):
 
     # What differs between servers
 
+    @property
     @abstractmethod
-    def url_of(self, database: str = "", user: str = ADMIN, password: str = "") -> str:
-        """The address of a database; without a name, of one that is always there."""
+    def url(self) -> str:
+        """Where the user `admin` finds it; a database server's leads to a database that is always there."""
 
     @abstractmethod
     def _initialise(self, data: Path) -> None:
@@ -75,10 +76,6 @@ class Server(ABC):
     @property
     def password(self) -> str:
         return str(self._remembered()["password"])
-
-    @property
-    def url(self) -> str:
-        return self.url_of()
 
     @property
     def pid(self) -> int | None:
@@ -160,7 +157,7 @@ class Server(ABC):
         (self.folder / "pid").write_text(str(self._process.pid))
         if self._wait():
             return True
-        if _is_free(self.port):
+        if is_free(self.port):
             raise NotStarted(f"{self.kind} ended with {self._process.poll()}\n{self._end_of_log()}")
         return False
 
@@ -213,7 +210,7 @@ class Server(ABC):
 
     def _free_port(self) -> int:
         """The port of the last time, if nobody took it."""
-        if (port := self._remembered().get("port")) and _is_free(port):
+        if (port := self._remembered().get("port")) and is_free(port):
             return int(port)
         return free_port()
 
@@ -242,10 +239,11 @@ class Server(ABC):
 
 def free_port() -> int:
     """A port that nobody listens on."""
-    return next(port for port in iter(_any_port, None) if _is_free(port))
+    return next(port for port in iter(_any_port, None) if is_free(port))
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a server could listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
