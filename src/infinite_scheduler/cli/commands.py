@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from infinite_scheduler.cli.arguments import At, In
+from infinite_scheduler.cli.kafka_commands import dlq, ingest, topics
 from infinite_scheduler.cli.place import Debug, Json, Place, with_place
 
 
@@ -18,13 +20,6 @@ def _apps(context: typer.Context) -> list[str]:
 AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--at", metavar="MOMENT", help="When: 2030-01-31T09:00:00Z, without a zone, +90s, 'in 5m', now or epoch ms."
-    ),
-]
-In = Annotated[str | None, typer.Option("--in", metavar="DELAY", help="After how long: 90s, 5m, 1h30m, 2d.")]
 
 app = typer.Typer(
     help="Give it a message and a moment: it hands the message over at that moment, never early, never lost.",
@@ -37,6 +32,9 @@ nodes = typer.Typer(help="Look at nodes, drain and resume them.")
 app.add_typer(jobs, name="jobs")
 app.add_typer(apps, name="apps")
 app.add_typer(nodes, name="nodes")
+app.add_typer(topics, name="topics")
+app.add_typer(ingest, name="ingest")
+app.add_typer(dlq, name="dlq")
 
 
 def _show_version(wanted: bool) -> None:
@@ -109,21 +107,43 @@ def _list_nodes(place: Place) -> int:
 
 
 @app.command()
-def demo(json: Json = False, debug: Debug = False) -> int:
-    """See it work: five messages through an SMS provider that fails at first. Takes about 10 s."""
+def demo(
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            "--kafka", metavar="HOST:PORT", help="Brokers instead of the embedded one; uses topics of its own."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="A store instead of a temporary file.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """See it work: five SMS that failed, from SMS_Retry through the store to SMS_Send. Takes about 15 s."""
     del debug
     from infinite_scheduler.cli.demo import run_demo
 
-    return run_demo(as_json=json)
+    return run_demo(kafka=kafka, store=store, as_json=json)
 
 
 @app.command()
 @with_place
-def serve(place: Place) -> int:
+def serve(
+    place: Place,
+    kafka: Annotated[
+        str | None,
+        typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; outweighs the configuration."),
+    ] = None,
+    node_id: Annotated[
+        str | None,
+        typer.Option("--node-id", metavar="ID", help="The name of the node in lists and logs."),
+    ] = None,
+) -> int:
     """Run a node: it hands over the jobs of the configured apps until SIGTERM or Ctrl-C."""
     from infinite_scheduler.cli.serve import run_node
 
-    return run_node(place)
+    return run_node(place, {"kafka.bootstrap_servers": kafka, "node.id": node_id})
 
 
 @app.command()

@@ -1,54 +1,51 @@
-"""The demo: five messages through an SMS provider that fails at first, by the real engine on a temporary file."""
+"""The demo: five SMS that failed, by way of Kafka and the store, until a provider that is down at first has taken all.
+
+SMS_Retry -> store -> SMS_Send: the real engine between two topics. Who sends to the first one and reads the second is
+the SMS service, and that is what this file plays.
+"""
 
 import asyncio
 import logging
 import math
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from datetime import datetime
+from threading import Event
+from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.client import NewJob
+from infinite_scheduler.cli.demo_stage import Stage, open_stage
 from infinite_scheduler.clock import SystemClock
-from infinite_scheduler.config import load_settings
-from infinite_scheduler.model import Job, Status
-from infinite_scheduler.observe.events import AttemptFailed, Event
-from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.model import moment
 from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.sms import SmsRetryProducer
 
-APP: Final = "sms_retry"
-LADDER: Final = ("1s", "2s", "4s")
-FIRST_MS: Final = 1500
-APART_MS: Final = 250
-TIME_LIMIT_S: Final = 25.0
+FIRST_S: Final = 0.5
+LADDER_S: Final = (1, 2, 3)
+MAX_ATTEMPTS: Final = 5
+START_LIMIT_MS: Final = 12_000
+TIME_LIMIT_S: Final = 15.0
 
-MESSAGES: Final = (  # to whom, what, and how often the provider refuses it
+MESSAGES: Final = (  # to whom, what, and how often the provider refuses it again
     ("+49 30 555 0101", "Your code is 4711", 2),
     ("+81 3 5550 0102", "Your parcel is here", 1),
     ("+1 212 555 0103", "Gate B42, boarding now", 3),
-    ("+33 1 55 50 01 04", "Table for two at eight", 2),
+    ("+33 1 55 50 01 04", "Table for two at eight", 0),
     ("+44 20 5550 0105", "Happy birthday, Ada", 1),
 )
 
 
-class ProviderDown(Exception):
-    """What the provider answers at first."""
+class Sms(msgspec.Struct, kw_only=True):
+    """One message on its way, as the SMS service knows it."""
 
-
-class Message(msgspec.Struct, kw_only=True):
-    """One message on its way, as the demo sees it."""
-
-    number: int
+    task_id: int
     to: str
     text: str
     refusals: int  # still to come
-    id: str = ""
-    due_ms: int = 0
-    attempt: int = 0
-    state: str = "accepted"  # then: refused, delivered, or lost
+    due_ms: int = 0  # 0: not scheduled yet
+    attempt: int = 0  # the last one that was made
+    state: str = "failed"  # then: scheduled, refused, delivered, or lost
     late_ms: int | None = None
 
 
@@ -68,81 +65,117 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.delivered == len(MESSAGES) and self.early == 0 and self.lost == 0
 
 
-Show = Callable[[Message], None]
+Show = Callable[[Sms], None]
 """Told whenever something happened to a message."""
 
 
 class Demo:
-    """The five messages, the provider that refuses them at first, and the scheduler between them."""
+    """The SMS service: it schedules what failed, and sends what comes back at its moment."""
 
-    def __init__(self, show: Show) -> None:
-        self.messages = [
-            Message(number=number, to=to, text=text, refusals=refusals)
-            for number, (to, text, refusals) in enumerate(MESSAGES, start=1)
-        ]
-        self._show = show
+    def __init__(self, show: Show, kafka: str | None = None, store: str | None = None) -> None:
         self._clock = SystemClock()
+        first_task = self._clock.wall_ms()  # so that nothing of another demo is taken for ours
+        self.messages = [
+            Sms(task_id=first_task + i, to=to, text=text, refusals=refusals)
+            for i, (to, text, refusals) in enumerate(MESSAGES)
+        ]
+        self.scheduled = 0
+        self.left: list[str] = []  # what could not be cleaned up
+        self._show = show
+        self._place = (kafka, store)
         self._late_ms: list[int] = []
+        self._early = 0
+        self._listening, self._over = Event(), Event()
 
     async def play(self) -> Summary:
-        """From the first message to the last delivery."""
+        """From the first failure to the last delivery."""
         began_ms = self._clock.steady_ms()
-        with tempfile.TemporaryDirectory(prefix="infinite-scheduler-demo-") as folder:
-            settings = load_settings(
-                overrides={"store.url": f"sqlite:///{Path(folder) / 'demo.db'}", "node.id": "demo"}, environ={}
-            )
-            scheduler = Scheduler(settings=settings, observers=[self._watch])
-            scheduler.app(APP, retry=RetryPolicy(delays=LADDER, jitter=0.0, max_attempts=5))(self._send)
-            async with scheduler:
-                await self._accept(scheduler)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TIME_LIMIT_S):
-                        for message in self.messages:
-                            await scheduler.wait(message.id)
-                records = [await scheduler.get(message.id) for message in self.messages]
-        for message, record in zip(self.messages, records, strict=True):
-            if record.status is not Status.DONE:
-                message.state = "lost"
-                self._show(message)
+        async with open_stage(*self._place, left=self.left) as stage:
+            with SmsRetryProducer(stage.options, topic=stage.retry_topic, app_name=stage.app) as retries:
+                async with Scheduler(settings=stage.settings) as scheduler:
+                    await self._run(stage, scheduler, retries)
+        for sms in self.messages:
+            if sms.state != "delivered":
+                sms.state = "lost"
+                self._show(sms)
         return self._summary((self._clock.steady_ms() - began_ms) / 1000)
 
-    async def _accept(self, scheduler: Scheduler) -> None:
-        start_ms = self._clock.wall_ms() + FIRST_MS
-        jobs = [
-            NewJob(data={"message": message.number}, at=start_ms + APART_MS * i, request_id=f"demo-{message.number}")
-            for i, message in enumerate(self.messages)
-        ]
-        for message, accepted in zip(self.messages, await scheduler.schedule_many(APP, jobs), strict=True):
-            message.id, message.due_ms = accepted.id, accepted.due_ms
-            self._show(message)
+    async def _run(self, stage: Stage, scheduler: Scheduler, retries: SmsRetryProducer) -> None:
+        sending = asyncio.create_task(asyncio.to_thread(self._consume, stage, retries))
+        try:
+            await self._both_ends(scheduler)
+            await asyncio.to_thread(self._fail, retries)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TIME_LIMIT_S):
+                    await asyncio.shield(sending)
+        finally:
+            self._over.set()
+            await sending
 
-    async def _send(self, job: Job) -> None:
-        """The handler: hand the message to the provider."""
-        message = self.messages[job.data["message"] - 1]
-        message.late_ms = self._clock.wall_ms() - job.due_ms
-        message.due_ms, message.attempt = job.due_ms, job.attempt
-        self._late_ms.append(message.late_ms)
-        if message.refusals:
-            message.refusals -= 1
-            raise ProviderDown("503: the provider is down")
-        message.state = "delivered"
-        self._show(message)
+    async def _both_ends(self, scheduler: Scheduler) -> None:
+        """Wait for the consumer groups to form: what is scheduled before would only be late."""
+        for _ in range(START_LIMIT_MS // 20):
+            if scheduler.doors[0].ready and self._listening.is_set():
+                return
+            await asyncio.sleep(0.02)
 
-    def _watch(self, event: Event) -> None:
-        """What the scheduler makes of a refusal: it says when it tries again."""
-        if isinstance(event, AttemptFailed):
-            message = next(message for message in self.messages if message.id == event.job_id)
-            message.state, message.due_ms = "refused", event.next_due_ms or 0
-            self._show(message)
+    def _fail(self, retries: SmsRetryProducer) -> None:
+        """The beginning: nothing could be sent, so everything is scheduled. Times on these topics are whole seconds."""
+        first_ms = math.ceil(self._clock.wall_ms() / 1000 + FIRST_S) * 1000
+        for i, sms in enumerate(self.messages):
+            self._schedule(retries, sms, first_ms + i // 2 * 1000, "Network timeout")
+
+    def _schedule(self, retries: SmsRetryProducer, sms: Sms, due_ms: int, reason: str) -> None:
+        """Ask for the next attempt."""
+        now_ms = self._clock.wall_ms()
+        retries.schedule_retry(sms.task_id, moment(now_ms), moment(due_ms), sms.attempt + 1, reason)
+        sms.state, sms.due_ms = "refused" if sms.attempt else "scheduled", due_ms
+        self.scheduled += 1
+        self._show(sms)
+
+    def _consume(self, stage: Stage, retries: SmsRetryProducer) -> None:
+        """Read SMS_Send, in a thread of its own, until everything is delivered."""
+        consumer = stage.consumer()
+        consumer.subscribe([stage.send_topic], on_assign=lambda *_: self._listening.set())
+        try:
+            while not self._over.is_set() and any(sms.state != "delivered" for sms in self.messages):
+                record = consumer.poll(0.1)
+                if record is not None and record.error() is None:
+                    self._send(msgspec.json.decode(record.value() or b""), record.timestamp()[1], retries)
+        finally:
+            consumer.close()
+
+    def _send(self, retry: dict[str, Any], published_ms: int, retries: SmsRetryProducer) -> None:
+        """Hand one message to the provider; if that fails, schedule the next attempt, up to a maximum."""
+        seen_ms = self._clock.wall_ms()
+        sms = next((sms for sms in self.messages if sms.task_id == retry["campaignTaskId"]), None)
+        if sms is None or retry["retryAttempt"] <= sms.attempt:  # delivered at least once: a repeat is passed over
+            return
+        due_ms = int(datetime.fromisoformat(f"{retry['scheduledRetryTime']}Z").timestamp()) * 1000
+        sms.attempt, sms.late_ms = retry["retryAttempt"], seen_ms - due_ms
+        self._late_ms.append(sms.late_ms)
+        self._early += min(published_ms, seen_ms) < due_ms
+        if not sms.refusals:
+            sms.state = "delivered"
+            self._show(sms)
+        elif sms.attempt < MAX_ATTEMPTS:
+            sms.refusals -= 1
+            wait_s = LADDER_S[min(sms.attempt, len(LADDER_S)) - 1]
+            self._schedule(retries, sms, due_ms + wait_s * 1000, "503: the provider is down")
+
+    @property
+    def arrived(self) -> int:
+        """How many attempts came back from SMS_Send."""
+        return len(self._late_ms)
 
     def _summary(self, seconds: float) -> Summary:
-        delivered = sum(message.state == "delivered" for message in self.messages)
+        delivered = sum(sms.state == "delivered" for sms in self.messages)
         late_ms = sorted(self._late_ms) or [0]
         return Summary(
             delivered=delivered,
-            early=sum(ms < 0 for ms in late_ms),
+            early=self._early,
             lost=len(self.messages) - delivered,
-            handed_over=len(self._late_ms),
+            handed_over=self.arrived,
             p50_ms=_quantile(late_ms, 0.5),
             p99_ms=_quantile(late_ms, 0.99),
             seconds=round(seconds, 1),
@@ -153,7 +186,7 @@ def _quantile(ordered: list[int], fraction: float) -> int:
     return ordered[math.ceil(fraction * len(ordered)) - 1]
 
 
-def run_demo(*, as_json: bool) -> int:
+def run_demo(*, kafka: str | None = None, store: str | None = None, as_json: bool = False) -> int:
     """Play it on the terminal, as lines where there is none, or as JSON."""
     from infinite_scheduler.cli.demo_view import play_as_json, play_as_lines, play_live  # noqa: PLC0415 - it needs our words
     from infinite_scheduler.cli.output import console  # noqa: PLC0415
@@ -161,9 +194,9 @@ def run_demo(*, as_json: bool) -> int:
     logging.getLogger("infinite_scheduler").addHandler(logging.NullHandler())  # refusals are the point, not a warning
     screen = console()
     if as_json:
-        summary = asyncio.run(play_as_json())
+        summary = asyncio.run(play_as_json(kafka, store))
     elif screen.is_terminal and not screen.is_dumb_terminal:
-        summary = asyncio.run(play_live(screen))
+        summary = asyncio.run(play_live(screen, kafka, store))
     else:
-        summary = asyncio.run(play_as_lines(screen))
+        summary = asyncio.run(play_as_lines(screen, kafka, store))
     return 0 if summary.fine else 1

@@ -1,7 +1,7 @@
 """How the demo looks: a live table, plain lines, or JSON."""
 
 import asyncio
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,18 +13,23 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from infinite_scheduler.cli.demo import LADDER, MESSAGES, Demo, Message, Summary
+from infinite_scheduler.cli.demo import LADDER_S, MESSAGES, Demo, Sms, Summary
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.model import moment
 
 REFRESH_S = 0.08
-STORY = f"An SMS provider that is down at first. What it refuses is tried again after {', '.join(LADDER)}."
+FIELDS = ("task_id", "to", "attempt", "due_ms", "late_ms")
+WORDS = {"failed": "dim", "delivered": "bold green", "lost": "bold red"}
+STORY = (
+    "Five SMS have failed. SMS_Retry brings them in, the store keeps them until their moment, SMS_Send takes them out. "
+    f"The provider is still down at first: what it refuses goes round again, after {', '.join(map(str, LADDER_S))} s."
+)
 
 
-async def play_live(screen: Console) -> Summary:
+async def play_live(screen: Console, kafka: str | None = None, store: str | None = None) -> Summary:
     """A table that changes while the messages are on their way."""
     clock = SystemClock()
-    demo = Demo(lambda _: None)
+    demo = Demo(lambda _: None, kafka, store)
     with Live(console=screen, auto_refresh=False, transient=False) as live:
 
         async def refresh() -> None:
@@ -42,8 +47,8 @@ async def play_live(screen: Console) -> Summary:
 
 
 def _scene(demo: Demo, now_ms: int, summary: Summary | None = None) -> RenderableType:
-    below = _verdict(summary) if summary else _progress(demo)
-    body = Group(Text(STORY, style="dim"), _table(demo, now_ms), below)
+    below = _verdict(summary, demo.left) if summary else _progress(demo)
+    body = Group(Text(STORY, style="dim"), _table(demo, now_ms), _flow(demo), below)
     return Panel(
         body,
         title="[bold]Infinite Scheduler[/] · demo",
@@ -55,38 +60,44 @@ def _scene(demo: Demo, now_ms: int, summary: Summary | None = None) -> Renderabl
 
 
 def _table(demo: Demo, now_ms: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("message", min_width=24, no_wrap=True)
-    table.add_column("due (UTC)", min_width=12, no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    table.add_column("message", min_width=22, no_wrap=True)
+    table.add_column("due (UTC)", min_width=9, no_wrap=True)
     table.add_column("attempt", min_width=7, no_wrap=True)
-    table.add_column("state", min_width=18, no_wrap=True)
+    table.add_column("state", min_width=17, no_wrap=True)
     table.add_column("late", min_width=6, justify="right", no_wrap=True)
-    for message in demo.messages:
-        late = "" if message.late_ms is None else f"{message.late_ms} ms"
-        due = _time(message.due_ms) if message.id else ""
-        table.add_row(message.text, due, _marks(message), _state(message, now_ms), late)
+    for sms in demo.messages:
+        late = "" if sms.late_ms is None else f"{sms.late_ms} ms"
+        table.add_row(
+            sms.text, f"{moment(sms.due_ms):%H:%M:%S}" if sms.due_ms else "", _marks(sms), _state(sms, now_ms), late
+        )
     return table
 
 
-def _marks(message: Message) -> Text:
+def _marks(sms: Sms) -> Text:
     """The number of the attempt, with a cross for each refusal and a tick for the delivery."""
-    delivered = message.state == "delivered"
-    marks = Text("" if message.attempt == 0 else f"{message.attempt}  ")
-    marks.append("✗" * (message.attempt - delivered), style="red")
+    delivered = sms.state == "delivered"
+    marks = Text("" if sms.attempt == 0 else f"{sms.attempt}  ")
+    marks.append("✗" * (sms.attempt - delivered), style="red")
     return marks.append("✓" if delivered else "", style="bold green")
 
 
-def _state(message: Message, now_ms: int) -> Text:
-    if message.state == "delivered":
-        return Text("delivered", style="bold green")
-    if message.state == "lost":
-        return Text("lost", style="bold red")
-    if not message.id:
-        return Text("")
-    left = max(0, message.due_ms - now_ms) / 1000
-    if message.state == "refused":
+def _state(sms: Sms, now_ms: int) -> Text:
+    if sms.state in WORDS:
+        return Text(sms.state, style=WORDS[sms.state])
+    left = max(0, sms.due_ms - now_ms) / 1000
+    if sms.state == "refused":
         return Text(f"refused, in {left:.1f} s", style="yellow")
     return Text(f"waits, in {left:.1f} s", style="cyan")
+
+
+def _flow(demo: Demo) -> Text:
+    """How many attempts are where."""
+    if not demo.scheduled:
+        return Text("The broker, the store and the node start, and consumer groups form …\n", style="dim")
+    flow = Text("SMS_Retry ").append(str(demo.scheduled), style="bold").append("  →  store ", style="default")
+    flow.append(str(demo.scheduled - demo.arrived), style="bold cyan").append(" waiting  →  SMS_Send ")
+    return flow.append(str(demo.arrived), style="bold").append("\n")
 
 
 def _progress(demo: Demo) -> Text:
@@ -97,7 +108,7 @@ def _progress(demo: Demo) -> Text:
     return bar.append(f"  {delivered} of {len(MESSAGES)} delivered", style="default")
 
 
-def _verdict(summary: Summary) -> RenderableType:
+def _verdict(summary: Summary, left: Sequence[str]) -> RenderableType:
     numbers = Text()
     for name, value, good in (
         ("delivered", summary.delivered, summary.delivered == len(MESSAGES)),
@@ -106,60 +117,57 @@ def _verdict(summary: Summary) -> RenderableType:
     ):
         numbers.append(f"{name} ").append(f"{value}", style="bold green" if good else "bold red").append("   ")
     numbers.append("p99 ").append(f"{summary.p99_ms} ms", style="bold").append(" late")
-    told = f"{summary.handed_over} hand-overs in {summary.seconds} s, each at its moment or just after it, none before."
-    return Group(Align.left(numbers), Text(told if summary.early == 0 else "", style="dim"))
+    told = f"{summary.handed_over} attempts in {summary.seconds} s, each at its moment or just after it, none before."
+    remains = [Text(f"left behind: {what}", style="yellow") for what in left]
+    return Group(Align.left(numbers), Text(told if summary.early == 0 else "", style="dim"), *remains)
 
 
-async def play_as_lines(screen: Console) -> Summary:
+async def play_as_lines(screen: Console, kafka: str | None = None, store: str | None = None) -> Summary:
     """One line for each thing that happens."""
 
-    def show(message: Message) -> None:
-        screen.print(Text(_line(message, clock.wall_ms())), soft_wrap=True)
+    def show(sms: Sms) -> None:
+        say(_line(sms, clock.wall_ms()))
+
+    def say(line: str) -> None:
+        screen.print(Text(line), soft_wrap=True)
 
     clock = SystemClock()
-    screen.print(Text(STORY), soft_wrap=True)
-    summary = await Demo(show).play()
-    screen.print(
-        Text(
-            f"delivered {summary.delivered}, early {summary.early}, lost {summary.lost}, p99 {summary.p99_ms} ms late, "
-            f"{summary.handed_over} hand-overs in {summary.seconds} s"
-        ),
-        soft_wrap=True,
+    say(STORY)
+    demo = Demo(show, kafka, store)
+    summary = await demo.play()
+    for what in demo.left:
+        say(f"left behind: {what}")
+    say(
+        f"delivered {summary.delivered}, early {summary.early}, lost {summary.lost}, p99 {summary.p99_ms} ms late, "
+        f"{summary.handed_over} attempts in {summary.seconds} s"
     )
     return summary
 
 
-def _line(message: Message, now_ms: int) -> str:
-    what = f"{_time(now_ms)}  {message.text:<24}"
-    due = f"due {_time(message.due_ms)}"
-    match message.state:
-        case "accepted":
-            return f"{what}accepted, {due}"
+def _line(sms: Sms, now_ms: int) -> str:
+    what = f"{_time(now_ms)}  {sms.text:<24}"
+    due = f"due {moment(sms.due_ms):%H:%M:%S}"
+    match sms.state:
+        case "scheduled":
+            return f"{what}to SMS_Retry, {due}"
         case "refused":
-            return f"{what}attempt {message.attempt} refused, {message.late_ms} ms late; again {due}"
+            return f"{what}attempt {sms.attempt} refused, {sms.late_ms} ms late; to SMS_Retry, {due}"
         case "delivered":
-            return f"{what}attempt {message.attempt} delivered, {message.late_ms} ms late"
+            return f"{what}attempt {sms.attempt} delivered, {sms.late_ms} ms late"
         case _:
-            return f"{what}lost"
+            return f"{what}{sms.state}"
 
 
-async def play_as_json() -> Summary:
+async def play_as_json(kafka: str | None = None, store: str | None = None) -> Summary:
     """One object for each thing that happens, the summary last."""
 
-    def show(message: Message) -> None:
-        _print(
-            {
-                "event": message.state,
-                "id": message.id,
-                "to": message.to,
-                "attempt": message.attempt,
-                "due_ms": message.due_ms,
-                "late_ms": message.late_ms,
-            }
-        )
+    def show(sms: Sms) -> None:
+        event = msgspec.structs.asdict(sms)
+        _print({"event": event.pop("state"), **{name: event[name] for name in FIELDS}})
 
-    summary = await Demo(show).play()
-    _print({"event": "summary", **msgspec.structs.asdict(summary)})
+    demo = Demo(show, kafka, store)
+    summary = await demo.play()
+    _print({"event": "summary", **msgspec.structs.asdict(summary), "left": demo.left})
     return summary
 
 
@@ -168,5 +176,4 @@ def _print(event: dict[str, Any]) -> None:
 
 
 def _time(ms: int) -> str:
-    at: datetime = moment(ms)
-    return f"{at:%H:%M:%S}.{ms % 1000:03}"
+    return f"{moment(ms):%H:%M:%S}.{ms % 1000:03}"

@@ -30,6 +30,12 @@ STATUS_STYLES: Final = {
     "dead": "red",
     "paused": "yellow",
     "running": "green",
+    "ready": "green",
+    "not ready": "red",
+    "unsent": "yellow",
+    "refused": "red",
+    "replayed": "green",
+    "made": "green",
 }
 
 

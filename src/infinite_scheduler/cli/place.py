@@ -1,7 +1,7 @@
 """Where a command works and how it answers: the options that every command has."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
@@ -21,11 +21,11 @@ class Place(NamedTuple):
     store: str | None
     as_json: bool
 
-    def settings(self) -> "Settings":
-        """The settings of the file and the environment, with the store's URL above them."""
+    def settings(self, overrides: Mapping[str, Any] | None = None) -> "Settings":
+        """The settings of the file and the environment, with the store's URL and a command's own options above them."""
         from infinite_scheduler.config import load_settings  # noqa: PLC0415 - pydantic is loaded when a command runs
 
-        return load_settings(self.config, {"store.url": self.store})
+        return load_settings(self.config, {"store.url": self.store, **(overrides or {})})
 
 
 def with_place(function: Callable[Concatenate[Place, P], int]) -> Callable[..., int]:

@@ -16,11 +16,13 @@ from infinite_scheduler.cli.completion import rejoin_words
 from infinite_scheduler.errors import (
     HandlerTimeout,
     InvalidRequest,
+    PlacesMoved,
     SchedulerError,
     StoreBroken,
     TooLate,
     Unavailable,
     UnknownJob,
+    UnknownLetter,
     UnknownNode,
     WorkerDied,
 )
@@ -40,7 +42,9 @@ INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells have it
 _CODES: Final[Sequence[tuple[type[SchedulerError], int]]] = (
     (InvalidRequest, BAD_INPUT),
     (UnknownJob, NOT_FOUND),
+    (UnknownLetter, NOT_FOUND),
     (UnknownNode, NOT_FOUND),
+    (PlacesMoved, TOO_LATE),
     (TooLate, TOO_LATE),
     (HandlerTimeout, FAILURE),
     (WorkerDied, FAILURE),

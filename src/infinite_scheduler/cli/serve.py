@@ -4,7 +4,9 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Any
 
 import msgspec
 
@@ -19,14 +21,15 @@ from infinite_scheduler.store.sql.server.masking import masked
 logger = logging.getLogger(__name__)
 
 
-def run_node(place: Place) -> int:
+def run_node(place: Place, overrides: Mapping[str, Any]) -> int:
     """Run until SIGTERM or SIGINT. Returns 1 if something had to be left, 0 otherwise."""
-    settings = place.settings()
+    settings = place.settings(overrides)
     if not settings.apps:
         where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(
             f"{where} names no apps, and a node without apps has nothing to do: "
-            'add [apps.NAME] with function = "module:name", and pass the file with --config'
+            'add [apps.NAME] with function = "module:name", or with handler = "kafka" and a topic, '
+            "and pass the file with --config"
         )
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)
     return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=place.as_json))
@@ -50,10 +53,20 @@ async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> 
 def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
     settings = scheduler.settings
     apps, url = sorted(settings.apps), masked(settings.store.address_url)
+    topics = [config.topic for config in scheduler.ingests]
     if as_json:
-        line = {"event": "started", "node": scheduler.node_id, "store": url, "apps": apps, "pid": os.getpid()}
+        line = {
+            "event": "started",
+            "node": scheduler.node_id,
+            "store": url,
+            "apps": apps,
+            "topics": topics,
+            "pid": os.getpid(),
+        }
         print(msgspec.json.encode(line).decode(), flush=True)
         return
     release = version("infinite-scheduler")
-    text = f"infinite-scheduler {release}: node {scheduler.node_id} runs {', '.join(apps)} on {url} (Ctrl-C stops it)"
+    reads = f", reads {', '.join(topics)}" if topics else ""
+    what = f"node {scheduler.node_id} runs {', '.join(apps)} on {url}{reads}"
+    text = f"infinite-scheduler {release}: {what} (Ctrl-C stops it)"
     print(plain(text), flush=True)

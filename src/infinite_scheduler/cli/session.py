@@ -43,9 +43,17 @@ Question = Callable[[Session], Awaitable[int | None]]
 """What a command asks the store; it returns an exit code, None for 0."""
 
 
-def ask(place: Place, question: Question, intent: Intent = Intent.LOOK, *, app: str | None = None) -> int:
+def ask(
+    place: Place,
+    question: Question,
+    intent: Intent = Intent.LOOK,
+    *,
+    app: str | None = None,
+    kafka: str | None = None,
+) -> int:
     """Open the store, ask, and close it again."""
-    return asyncio.run(_ask(place, place.settings(), question, intent, app))
+    settings = place.settings({"kafka.bootstrap_servers": kafka})
+    return asyncio.run(_ask(place, settings, question, intent, app))
 
 
 async def _ask(place: Place, settings: Settings, question: Question, intent: Intent, app: str | None) -> int:

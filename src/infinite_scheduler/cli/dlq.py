@@ -1,0 +1,293 @@
+"""Commands about dead letters: list them, show one, and try them again."""
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.cli.confirm import confirmed
+from infinite_scheduler.cli.ingest import configured
+from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.times import iso, relative, when
+from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.configured import handler_of
+from infinite_scheduler.errors import InvalidRequest, UnknownLetter
+from infinite_scheduler.ingest.replay import Replayer
+from infinite_scheduler.model import Accepted
+from infinite_scheduler.policy.calendar import parse_duration, parse_moment
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState
+
+PAGE = 200
+LONGEST_ERROR = 200
+SHORTEST_ERROR = 24
+BESIDE_ERROR = 70
+"""The columns that a list needs beside its errors, of which it shows the beginning; `dlq show` shows all."""
+STILL_BAD = 2
+UNCHANGED = 1
+
+
+def read_filters(
+    session: Session,
+    *,
+    topic: str | None,
+    group: str | None,
+    state: str | None,
+    before: str | None,
+    cursor: str | None = None,
+    oldest: bool = False,
+) -> LetterQuery:
+    """Which dead letters are meant."""
+    if state is not None and state not in set(LetterState):
+        raise InvalidRequest(f"--state {state!r} is none: use {', '.join(LetterState)}")
+    zone = ZoneInfo(session.settings.time.zone)
+    return LetterQuery(
+        topic=topic,
+        group=group,
+        state=None if state is None else LetterState(state),
+        before_ms=None if before is None else parse_moment(before, now_ms=session.now_ms, zone=zone),
+        cursor=cursor,
+        oldest_first=oldest,
+    )
+
+
+# Look
+
+
+async def list_letters(session: Session, query: LetterQuery, limit: int | None) -> None:
+    """Print up to `limit` dead letters, or all; a long list as it is read, in JSON."""
+    rows: list[DeadLetter] = []
+    cursor, left = query.cursor, limit
+    while left is None or left > 0:
+        asked = PAGE if left is None else min(left, PAGE)
+        found = await session.client.inbox.letters(msgspec.structs.replace(query, limit=asked, cursor=cursor))
+        cursor = found.cursor
+        if left is not None:
+            left -= len(found.letters)
+        for letter in found.letters:
+            if session.out.as_json:
+                session.out.record(_summary(letter))
+            else:
+                rows.append(msgspec.structs.replace(letter, key=None, value=None, headers=()))
+        if cursor is None:
+            break
+    if not session.out.as_json:
+        _print_list(session, rows, cursor)
+
+
+def _print_list(session: Session, letters: Sequence[DeadLetter], cursor: str | None) -> None:
+    if not letters:
+        session.out.note("no dead letters match")
+        return
+    screen = session.out.console
+    most = max(SHORTEST_ERROR, screen.width - BESIDE_ERROR) if screen.is_terminal else LONGEST_ERROR
+    session.out.table(
+        ("letter", "failed", "topic", "group", "partition", "offset", "state", "error"),
+        [
+            (
+                letter.id,
+                relative(letter.failed_ms, session.now_ms),
+                letter.source.topic,
+                letter.source.group,
+                letter.source.partition,
+                letter.offset,
+                letter.state,
+                letter.error if len(letter.error) <= most else f"{letter.error[: most - 3]}...",
+            )
+            for letter in letters
+        ],
+        whole=("letter", "failed", "state"),
+        spare=("group", "partition", "offset", "topic", "failed"),
+    )
+    if cursor is not None:
+        session.out.note(f"there are more: --cursor {cursor}, or --all")
+
+
+async def show_letter(session: Session, letter_id: str) -> None:
+    """Print one dead letter with its message."""
+    letter = await _letter(session, letter_id)
+    if session.out.as_json:
+        headers = [{"name": name, **_content("value", value)} for name, value in letter.headers]
+        message = {**_content("key", letter.key), **_content("value", letter.value), "headers": headers}
+        session.out.record({**_summary(letter), **message})
+        return
+    session.out.facts(
+        {
+            "letter": letter.id,
+            "state": letter.state,
+            "failed": when(letter.failed_ms, session.now_ms),
+            "error": letter.error,
+            "topic": letter.source.topic,
+            "partition": letter.source.partition,
+            "offset": letter.offset,
+            "group": letter.source.group,
+            "dead letter topic": letter.dlq_topic or "none: it is only here",
+            "job" if letter.state is LetterState.REPLAYED else "note": letter.note,
+            **{f"header {name}": _readable(value) for name, value in letter.headers},
+            "key": _readable(letter.key),
+            "value": _readable(letter.value),
+        }
+    )
+
+
+async def _letter(session: Session, letter_id: str) -> DeadLetter:
+    letter = await session.client.inbox.letter(letter_id)
+    if letter is None:
+        raise UnknownLetter(letter_id)
+    return letter
+
+
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as a line of JSON has it, without its message."""
+    return {
+        "id": letter.id,
+        "state": letter.state,
+        "topic": letter.source.topic,
+        "partition": letter.source.partition,
+        "offset": letter.offset,
+        "group": letter.source.group,
+        "failed_at": iso(letter.failed_ms),
+        "error": letter.error,
+        "dlq_topic": letter.dlq_topic,
+        "note": letter.note,
+        "size": len(letter.value or b""),
+    }
+
+
+def _content(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Bytes in JSON: as text where they are some, in base64 where they are not."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _readable(content: bytes | None) -> str:
+    """Bytes for people: text as it stands, what is none by its numbers."""
+    if content is None:
+        return "none"
+    return _shortened(content[:10_001].decode(errors="backslashreplace"), 10_000) or "empty"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters; --json has all)"
+
+
+# Try again
+
+
+async def replay_letters(session: Session, letter_ids: Sequence[str], at: str | None, delay: str | None) -> int:
+    """Try these again; 2 if one of them is still bad."""
+    letters = [await _letter(session, letter_id) for letter_id in letter_ids]
+
+    async def each() -> AsyncIterator[DeadLetter]:
+        for letter in letters:
+            yield letter
+
+    return await _replay(session, each(), at, delay)
+
+
+async def replay_all(session: Session, query: LetterQuery, at: str | None, delay: str | None, *, yes: bool) -> int:
+    """Try all that match again, the oldest first; those that were replayed stay as they are."""
+    if query.state is LetterState.REPLAYED:
+        raise InvalidRequest("those that were replayed are jobs already: use another --state")
+    if not yes and not await _is_confirmed(session, query):
+        session.out.note("nothing was replayed")
+        return UNCHANGED
+    return await _replay(session, _every(session, query), at, delay)
+
+
+async def _is_confirmed(session: Session, query: LetterQuery) -> bool:
+    found = [letter async for letter in _every(session, query, most=PAGE)]
+    if not found:
+        session.out.note("no dead letters match")
+        return True
+    count = "1 dead letter" if len(found) == 1 else f"{len(found)} dead letters"
+    if len(found) >= PAGE:
+        count += " or more"
+    return confirmed(f"Replay {count}?", f"nothing was replayed: add --yes to replay {count} without being asked")
+
+
+async def _every(session: Session, query: LetterQuery, most: int | None = None) -> AsyncIterator[DeadLetter]:
+    """Dead letters that match, one page at a time, without those that are jobs already."""
+    cursor, count = query.cursor, 0
+    while True:
+        page = await session.client.inbox.letters(msgspec.structs.replace(query, limit=PAGE, cursor=cursor))
+        for letter in page.letters:
+            if letter.state is not LetterState.REPLAYED:
+                count += 1
+                yield letter
+        cursor = page.cursor
+        if cursor is None or (most is not None and count >= most):
+            return
+
+
+async def _replay(session: Session, letters: AsyncIterator[DeadLetter], at: str | None, delay: str | None) -> int:
+    replayer, at_ms = _replayer(session), _moment(session, at, delay)
+    good = bad = 0
+    async for letter in letters:
+        if letter.state is LetterState.REPLAYED:
+            _print_former(session, letter)
+            continue
+        try:
+            accepted = await replayer.replay(letter, at_ms)
+        except InvalidRequest as error:
+            bad += 1
+            _print_refusal(session, letter, str(error))
+        else:
+            good += 1
+            _print_replay(session, letter, accepted)
+    if good + bad > 1 and not session.out.as_json:
+        session.out.say(f"replayed: {good:,}; still bad: {bad:,}")
+    return STILL_BAD if bad else 0
+
+
+def _replayer(session: Session) -> Replayer:
+    settings, clock = session.settings, SystemClock()
+    zones = {config.topic: config.zone_info for config in configured(session) if config.zone_info is not None}
+    return Replayer(
+        session.client.inbox,
+        {name: handler_of(name, settings, clock) for name in settings.apps},
+        zone=ZoneInfo(settings.time.zone),
+        zones=zones,
+        max_payload=settings.limits.payload,
+    )
+
+
+def _moment(session: Session, at: str | None, delay: str | None) -> int | None:
+    if at is not None and delay is not None:
+        raise InvalidRequest("say when once: either --at MOMENT or --in DELAY")
+    if delay is not None:
+        return session.now_ms + parse_duration(delay)
+    if at is None:
+        return None
+    return parse_moment(at, now_ms=session.now_ms, zone=ZoneInfo(session.settings.time.zone))
+
+
+def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> None:
+    if session.out.as_json:
+        session.out.record(
+            {"letter": letter.id, "job": accepted.id, "due_ms": accepted.due_ms, "repeated": accepted.repeated}
+        )
+    elif accepted.repeated:
+        session.out.say(f"{letter.id} is job {accepted.id} already")
+    else:
+        session.out.say(f"{letter.id} is job {accepted.id} now, due {when(accepted.due_ms, session.now_ms)}")
+
+
+def _print_former(session: Session, letter: DeadLetter) -> None:
+    """It was replayed before, and is a job whatever it would be today."""
+    if session.out.as_json:
+        session.out.record({"letter": letter.id, "job": letter.note, "due_ms": None, "repeated": True})
+    else:
+        session.out.say(f"{letter.id} is job {letter.note} already")
+
+
+def _print_refusal(session: Session, letter: DeadLetter, error: str) -> None:
+    if session.out.as_json:
+        session.out.record({"letter": letter.id, "job": None, "error": error})
+    else:
+        session.out.note(f"{letter.id} is still bad: {error}", style="red")

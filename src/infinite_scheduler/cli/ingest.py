@@ -1,0 +1,248 @@
+"""Commands about the topics that bring jobs: can they be read, how far are they, and set that."""
+
+from collections.abc import Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from infinite_scheduler.cli.confirm import confirmed
+from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.times import iso, relative
+from infinite_scheduler.doors import Doors
+from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.status import (
+    Change,
+    PartitionStatus,
+    Reset,
+    TopicStatus,
+    look,
+    parse_reset,
+    plan_reset,
+)
+from infinite_scheduler.kafka.admin import Admin
+
+NOT_READY = 1
+UNCHANGED = 1
+
+
+def configured(session: Session) -> Sequence[KafkaIngestConfig]:
+    """The topics that the configuration names."""
+    doors = Doors(session.settings.kafka)
+    for table in session.settings.ingest:
+        doors.configure(table)
+    return doors.configs
+
+
+def _chosen(session: Session, topic: str | None, group: str | None) -> Sequence[KafkaIngestConfig]:
+    """Those of them that are meant; a topic that is named need not be configured."""
+    configs = [
+        config for config in configured(session) if topic in {None, config.topic} and group in {None, config.group_id}
+    ]
+    if not configs and topic is not None:
+        return [_unconfigured(session, topic, group)]
+    return configs
+
+
+def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaIngestConfig:
+    options = session.settings.kafka.options()
+    config = KafkaIngestConfig(
+        bootstrap_servers=options.bootstrap_servers, properties=options.properties, topic=topic, dlq_topic=None
+    )
+    return config if group is None else msgspec.structs.replace(config, group_id=group)
+
+
+# Status
+
+
+async def show_status(session: Session, topic: str | None, group: str | None) -> int:
+    """Print how each topic is doing; 1 if messages of one of them do not become jobs."""
+    configs = _chosen(session, topic, group)
+    if not configs:
+        raise InvalidRequest(
+            f"the configuration names no topic that is read by group {group!r}: correct --group"
+            if group is not None
+            else "the configuration names no topics: add [[ingest]] with a topic, or say which with --topic NAME"
+        )
+    found = [await look(config, session.client.inbox) for config in configs]
+    for status in found:
+        if session.out.as_json:
+            session.out.record(_status_data(status))
+        else:
+            _print_status(session, status)
+    return 0 if all(status.ready for status in found) else NOT_READY
+
+
+def _status_data(status: TopicStatus) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(status)
+    data["dead_letters"] = data.pop("letters")
+    return {
+        "topic": data.pop("topic"),
+        "group": data.pop("group"),
+        "ready": status.ready,
+        "lag": status.lag,
+        **data,
+        "partitions": [_partition_data(partition) for partition in status.partitions],
+    }
+
+
+def _partition_data(partition: PartitionStatus) -> dict[str, Any]:
+    return {
+        "partition": partition.partition,
+        "place": partition.place,
+        "committed": partition.committed,
+        "earliest": partition.earliest,
+        "end": partition.end,
+        "lag": partition.lag,
+        "moved_at": None if partition.moved_ms is None else iso(partition.moved_ms),
+    }
+
+
+def _print_status(session: Session, status: TopicStatus) -> None:
+    out = session.out
+    out.facts(
+        {
+            "topic": status.topic,
+            "state": "ready" if status.ready else "not ready",
+            "group": status.group if status.state is None else f"{status.group}, {status.state}",
+            "brokers": ", ".join(status.brokers) or f"none at {status.servers}",
+            "read by": _members(status),
+            "lag": None if status.lag is None else f"{status.lag:,}",
+            "dead letters": ", ".join(f"{count:,} {state}" for state, count in status.letters.items()),
+            "their topic": status.dlq_topic,
+        }
+    )
+    if status.partitions:
+        out.table(
+            ("partition", "place", "committed", "earliest", "end", "lag", "moved"),
+            [_row(partition, session.now_ms) for partition in status.partitions],
+            whole=("partition", "place", "lag"),
+            spare=("moved", "earliest", "committed"),
+        )
+    for problem in status.problems:
+        out.say(f"Not ready: {problem}", style="bold red")
+    for note in status.notes:
+        out.say(f"- {note}")
+    out.say("")
+
+
+def _members(status: TopicStatus) -> str | None:
+    members = status.members
+    if members is None:
+        return None if status.problems else "not known: these brokers do not tell"
+    return ", ".join(sorted({f"{name} ({count})" if (count := members.count(name)) > 1 else name for name in members}))
+
+
+def _row(partition: PartitionStatus, now_ms: int) -> Sequence[object]:
+    numbers = (partition.place, partition.committed, partition.earliest, partition.end, partition.lag)
+    moved = None if partition.moved_ms is None else relative(partition.moved_ms, now_ms)
+    return (partition.partition, *("-" if number is None else f"{number:,}" for number in numbers), moved)
+
+
+# Offsets
+
+
+async def list_offsets(session: Session, topic: str | None, group: str | None) -> None:
+    """Print how far every partition is read."""
+    configs = {(config.group_id, config.topic): config for config in _chosen(session, topic, group)}
+    for place in await session.client.inbox.places(group, topic):
+        key = (place.source.group, place.source.topic)
+        if key not in configs:
+            configs[key] = _unconfigured(session, key[1], key[0])
+    found = [await look(config, session.client.inbox) for _, config in sorted(configs.items())]
+    rows = [(status, partition) for status in found for partition in status.partitions]
+    if session.out.as_json:
+        for status, partition in rows:
+            session.out.record({"group": status.group, "topic": status.topic, **_partition_data(partition)})
+    elif rows:
+        session.out.table(
+            ("group", "topic", "partition", "place", "committed", "earliest", "end", "lag", "moved"),
+            [(status.group, status.topic, *_row(partition, session.now_ms)) for status, partition in rows],
+            whole=("topic", "partition", "place", "lag"),
+            spare=("moved", "earliest", "committed", "group"),
+        )
+    else:
+        session.out.note("nothing was read from a topic yet")
+    for status in found:
+        for text in (*(problem for problem in status.problems if not status.brokers), *status.notes):
+            session.out.note(text)
+
+
+async def reset_offsets(
+    session: Session, texts: Sequence[str], topic: str | None, group: str | None, *, yes: bool
+) -> int:
+    """Set how far topics are read: all that was asked for, or nothing if somebody has read on meanwhile."""
+    if topic is not None:
+        raise InvalidRequest("--topic goes without --reset: that names its topics itself")
+    zone = ZoneInfo(session.settings.time.zone)
+    changes: list[Change] = []
+    for wish in [parse_reset(text, zone) for text in texts]:
+        config = await _reader(session, wish, group)
+        changes += await plan_reset(wish, config.group_id, session.client.inbox, Admin(config.options))
+    sources = [change.move.source for change in changes]
+    for source in sources:
+        if sources.count(source) > 1:
+            raise InvalidRequest(
+                f"partition {source.partition} of topic {source.topic!r} is reset twice: say once where"
+            )
+    if not _is_confirmed(session, changes, yes=yes):
+        session.out.note("nothing was changed")
+        return UNCHANGED
+    await session.client.inbox.reset([change.move for change in changes])
+    _print_changes(session, changes)
+    return 0
+
+
+async def _reader(session: Session, wish: Reset, group: str | None) -> KafkaIngestConfig:
+    """Who reads the topic: as configured, or as the store remembers it."""
+    configs = [config for config in configured(session) if config.topic == wish.topic]
+    groups = {config.group_id for config in configs}
+    if not groups:
+        groups = {place.source.group for place in await session.client.inbox.places(topic=wish.topic)}
+    if group is not None:
+        groups = {group}
+    if len(groups) != 1:
+        which = f"the groups {', '.join(sorted(groups))} read it" if groups else "nobody has read it yet"
+        raise InvalidRequest(f"whose place in topic {wish.topic!r} is meant? {which}: say --group NAME")
+    (name,) = groups
+    known = next((config for config in configs if config.group_id == name), None)
+    return known or _unconfigured(session, wish.topic, name)
+
+
+def _is_confirmed(session: Session, changes: Sequence[Change], *, yes: bool) -> bool:
+    if yes:
+        return True
+    _print_plan(session, changes)
+    return confirmed("Do it?", "nothing was changed: add --yes to do this without being asked")
+
+
+def _print_plan(session: Session, changes: Sequence[Change]) -> None:
+    for change in changes:
+        source, again = change.move.source, change.again
+        effect = "nothing changes" if again == 0 else f"{_count(again)} will be read again"
+        if again < 0:
+            effect = f"{_count(-again)} will be passed over"
+        seen = "nowhere" if change.move.seen is None else f"{change.move.seen:,}"
+        where = f"{source.topic}:{source.partition} of group {source.group}"
+        session.out.note(f"{where}: from {seen} to {change.move.next:,}: {effect}")
+    if any(change.again > 0 for change in changes):
+        session.out.note(
+            "what is read again becomes a job again, unless its idempotency key is still remembered", style="yellow"
+        )
+
+
+def _count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages:,} messages"
+
+
+def _print_changes(session: Session, changes: Sequence[Change]) -> None:
+    for change in changes:
+        source = change.move.source
+        if session.out.as_json:
+            moved = {"from": change.move.seen, "to": change.move.next}
+            session.out.record({**msgspec.to_builtins(source), **moved, "earliest": change.earliest, "end": change.end})
+        else:
+            session.out.say(
+                f"{source.topic}:{source.partition} of group {source.group} goes on at {change.move.next:,}"
+            )

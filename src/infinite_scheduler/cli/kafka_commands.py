@@ -1,0 +1,211 @@
+"""The commands about Kafka with their arguments and options: topics, ingest, dead letters."""
+
+# ruff: noqa: PLC0415 - `--help` and shell completion must not wait for settings, stores and Kafka to be imported
+
+from typing import Annotated
+
+import typer
+
+from infinite_scheduler.cli.arguments import At, In, Kafka, Yes
+from infinite_scheduler.cli.place import Place, with_place
+
+topics = typer.Typer(help="Make the Kafka topics that jobs come from and go to.")
+ingest = typer.Typer(help="Look at the topics that bring jobs, and set how far they are read.")
+dlq = typer.Typer(help="Look at messages that could not become jobs, and try them again.")
+
+
+def _presets() -> list[str]:
+    from infinite_scheduler.kafka.topics import PRESETS
+
+    return list(PRESETS)
+
+
+def _letter_states() -> list[str]:
+    from infinite_scheduler.store.inbox import LetterState
+
+    return list(LetterState)
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="LETTER...", help="The ids of dead letters.")]
+LetterIdText = Annotated[str, typer.Argument(metavar="LETTER", help="The id of a dead letter.")]
+TopicName = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")]
+GroupName = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Only this consumer group.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        help="Only dead letters that are unsent, sent, kept, refused or replayed.",
+        autocompletion=_letter_states,
+    ),
+]
+
+
+@topics.callback(invoke_without_command=True)
+def topics_root(context: typer.Context) -> None:
+    """Make the Kafka topics that jobs come from and go to."""
+    _help_without_command(context)
+
+
+@ingest.callback(invoke_without_command=True)
+def ingest_root(context: typer.Context) -> None:
+    """Look at the topics that bring jobs, and set how far they are read."""
+    _help_without_command(context)
+
+
+@dlq.callback(invoke_without_command=True)
+def dlq_root(context: typer.Context) -> None:
+    """Look at messages that could not become jobs, and try them again."""
+    _help_without_command(context)
+
+
+@topics.command("create")
+@with_place
+def topics_create(
+    place: Place,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset", help="The topics of a documented system: sms-retry or ingest.", autocompletion=_presets
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic to make; may be repeated.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, max=100_000, help="How many partitions each of them gets.")
+    ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(
+            "--replication", min=1, max=32_767, help="How many brokers keep each message; 3, or all there are."
+        ),
+    ] = None,
+    retention: Annotated[
+        str | None, typer.Option("--retention", metavar="DELAY", help="How long messages are kept: 24h, 7d.")
+    ] = None,
+    kafka: Kafka = None,
+) -> int:
+    """Make topics that are missing. Those that exist are left as they are, and it is said how they differ."""
+    from infinite_scheduler.cli.topics import create_topics
+
+    shape = {"partitions": partitions, "replication": replication}
+    return create_topics(place, kafka, preset=preset, names=topic or [], shape=shape, retention=retention)
+
+
+@ingest.command("status")
+@with_place
+def ingest_status(place: Place, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
+    """Say whether the topics that bring jobs are read, by whom, and how far. Ends with 1 if one is not ready."""
+    from infinite_scheduler.cli.ingest import show_status
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, lambda session: show_status(session, topic, group), kafka=kafka)
+
+
+@ingest.command("offsets")
+@with_place
+def ingest_offsets(
+    place: Place,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reset",
+            metavar="TOPIC[:PARTITION]=WHERE",
+            help="Read from elsewhere: earliest, latest, an offset or a moment; may be repeated.",
+        ),
+    ] = None,
+    topic: TopicName = None,
+    group: GroupName = None,
+    yes: Yes = False,
+    kafka: Kafka = None,
+) -> int:
+    """List how far topics are read, by the store and by Kafka, or set it."""
+    from infinite_scheduler.cli.ingest import list_offsets, reset_offsets
+    from infinite_scheduler.cli.session import Intent, ask
+
+    if reset:
+        return ask(
+            place, lambda session: reset_offsets(session, reset, topic, group, yes=yes), Intent.CHANGE, kafka=kafka
+        )
+    return ask(place, lambda session: list_offsets(session, topic, group), kafka=kafka)
+
+
+@dlq.command("list")
+@with_place
+def dlq_list(
+    place: Place,
+    topic: TopicName = None,
+    group: GroupName = None,
+    state: State = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this moment.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
+    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="LETTER", help="Go on after this one, the last one of a list.")
+    ] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
+) -> int:
+    """List dead letters: messages that could not become jobs, and why. The newest first."""
+    from infinite_scheduler.cli.dlq import list_letters, read_filters
+    from infinite_scheduler.cli.session import ask
+
+    return ask(
+        place,
+        lambda session: list_letters(
+            session,
+            read_filters(session, topic=topic, group=group, state=state, before=before, cursor=cursor, oldest=oldest),
+            None if every else limit,
+        ),
+    )
+
+
+@dlq.command("show")
+@with_place
+def dlq_show(place: Place, letter: LetterIdText) -> int:
+    """Show everything about one dead letter: the message as it came, and what has become of it."""
+    from infinite_scheduler.cli.dlq import show_letter
+    from infinite_scheduler.cli.session import ask
+
+    return ask(place, lambda session: show_letter(session, letter))
+
+
+@dlq.command("replay")
+@with_place
+def dlq_replay(
+    place: Place,
+    letters: LetterIds = None,
+    every: Annotated[bool, typer.Option("--all", help="All that match and were not replayed before.")] = False,
+    topic: TopicName = None,
+    group: GroupName = None,
+    state: State = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this moment.")
+    ] = None,
+    at: At = None,
+    delay: In = None,
+    yes: Yes = False,
+) -> int:
+    """Read dead letters again by the rules of today, and make them jobs. What is still bad says why, and stays."""
+    from infinite_scheduler.cli.dlq import read_filters, replay_all, replay_letters
+    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.errors import InvalidRequest
+
+    filters = {"topic": topic, "group": group, "state": state, "before": before}
+    if bool(letters) == every:
+        raise InvalidRequest("say which: either the ids of dead letters, or --all")
+    if letters:
+        if given := [f"--{name}" for name, value in filters.items() if value is not None]:
+            raise InvalidRequest(f"{', '.join(given)} goes with --all: the ids say already which are meant")
+        return ask(place, lambda session: replay_letters(session, letters, at, delay), Intent.CHANGE)
+    return ask(
+        place,
+        lambda session: replay_all(session, read_filters(session, **filters, oldest=True), at, delay, yes=yes),
+        Intent.CHANGE,
+    )

@@ -1,0 +1,80 @@
+"""Makes topics, and says what was made, what was there, and how that differs."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from infinite_scheduler.cli.output import Output
+from infinite_scheduler.cli.place import Place
+from infinite_scheduler.cli.times import span
+from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.kafka.topics import PRESETS, Made, WantedTopic, make_topics, preset
+from infinite_scheduler.policy.calendar import parse_duration
+
+
+def create_topics(
+    place: Place,
+    kafka: str | None,
+    *,
+    preset: str | None,
+    names: Sequence[str],
+    shape: Mapping[str, int | None],
+    retention: str | None,
+) -> int:
+    """Make the topics that are missing."""
+    wanted = _wanted(preset, names, {**shape, "retention_ms": None if retention is None else _retention(retention)})
+    options = place.settings({"kafka.bootstrap_servers": kafka}).kafka.options()
+    _show(asyncio.run(make_topics(Admin(options), wanted)), Output(as_json=place.as_json))
+    return 0
+
+
+def _wanted(chosen: str | None, names: Sequence[str], shape: Mapping[str, int | None]) -> Sequence[WantedTopic]:
+    """The topics of the preset and those that were named, each in the shape that was asked for."""
+    if chosen is None and not names:
+        raise InvalidRequest(f"say which topics: --preset {' or '.join(PRESETS)}, or --topic NAME")
+    topics = [*(preset(chosen) if chosen is not None else ()), *(WantedTopic(name=name) for name in names)]
+    for topic in topics:
+        if sum(other.name == topic.name for other in topics) > 1:
+            raise InvalidRequest(f"topic {topic.name!r} is named twice: leave out one of the two")
+    given = {name: value for name, value in shape.items() if value is not None}
+    return [msgspec.structs.replace(topic, **given) for topic in topics]
+
+
+def _retention(text: str) -> int:
+    retention_ms = parse_duration(text)
+    if retention_ms < 1:
+        raise InvalidRequest(f"--retention {text} keeps nothing: use a length of time such as 24h or 7d")
+    return retention_ms
+
+
+def _show(topics: Sequence[Made], out: Output) -> None:
+    if out.as_json:
+        for topic in topics:
+            out.record(msgspec.to_builtins(topic))
+        return
+    out.table(
+        ("topic", "state", "partitions", "replication", "retention", "differs"),
+        [
+            (
+                topic.name,
+                "made" if topic.made else "was there",
+                topic.partitions,
+                topic.replication,
+                _kept(topic.retention_ms),
+                "; ".join(topic.differs),
+            )
+            for topic in topics
+        ],
+        whole=("topic", "state"),
+        spare=("replication",),
+    )
+    if any(topic.differs for topic in topics):
+        out.note("topics that were there are left as they are: change them with Kafka's own tools")
+
+
+def _kept(retention_ms: int | None) -> str | None:
+    if retention_ms is None:
+        return None
+    return "for ever" if retention_ms < 0 else span(retention_ms)

@@ -1,0 +1,235 @@
+"""Commands about topics and dead letters on a real Kafka, beside a node that reads."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.services.kafka import GuardedKafka
+from tests.services.topics import MakeTopic, delete_topics, make_topic, read, told, write
+
+PATIENCE_S = 60
+
+
+class Desk:
+    """A folder with a configuration and a SQLite store, in which commands are run as processes."""
+
+    def __init__(self, folder: Path, servers: str, topic: str, *, kafka: str = "", group: str = "") -> None:
+        self.folder, self.topic = folder, topic
+        self.group = group or f"group-{secrets.token_hex(4)}"
+        (folder / "scheduler.toml").write_text(
+            f'[store]\nurl = "sqlite:///jobs.db"\n[kafka]\nbootstrap_servers = "{servers}"\n{kafka}\n'
+            f'[[ingest]]\ntopic = "{topic}"\ndlq_topic = "{topic}.dlq"\ngroup_id = "{self.group}"\n'
+            '[apps.sms]\nhandler = "kafka"\ntopic = "out"\nrequired = ["phoneNumber"]\n'
+        )
+        assert self("migrate", "--create").returncode == 0
+
+    def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(*arguments), check=False, cwd=self.folder, text=True, capture_output=True, env=self._env(env)
+        )
+
+    def lines(self, *arguments: str) -> list[Any]:
+        done = self(*arguments, "--json")
+        assert "Traceback" not in done.stderr, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    @contextmanager
+    def node(self) -> Iterator[subprocess.Popen[str]]:
+        """A node that reads the topic."""
+        with subprocess.Popen(
+            self._command("serve"),
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._env(None),
+        ) as node:
+            try:
+                assert node.stdout is not None
+                assert "runs sms" in node.stdout.readline()
+                yield node
+            finally:
+                node.send_signal(signal.SIGTERM)
+                node.wait(PATIENCE_S)
+
+    def until(self, holds: Callable[[Any], bool]) -> Any:
+        """The status, once it is as expected."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            (status,) = self.lines("ingest", "status")
+            if holds(status):
+                return status
+            if time.monotonic() > deadline:
+                raise TimeoutError(str(status))
+            time.sleep(0.1)
+
+    def _command(self, *arguments: str) -> Sequence[str]:
+        return [sys.executable, "-m", "infinite_scheduler", *arguments, "--config", "scheduler.toml"]
+
+    def _env(self, more: dict[str, str] | None) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+        return own | (more or {})
+
+
+def message(**fields: Any) -> str:
+    known = {"appName": "sms", "scheduledTime": "2035-01-01T00:00:00Z", "jobData": {"phoneNumber": "1"}}
+    return json.dumps(known | fields)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, kafka_servers: str, fresh_topic: MakeTopic) -> Iterator[Desk]:
+    topic = fresh_topic("jobs", partitions=3)
+    make_topic(kafka_servers, f"{topic}.dlq")
+    yield Desk(tmp_path, kafka_servers, topic)
+    delete_topics(kafka_servers, f"{topic}.dlq")
+
+
+def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
+    """Are so many messages dealt with, and is Kafka told?"""
+
+    def holds(status: Any) -> bool:
+        parts = status["partitions"]
+        done = sum(part["place"] or 0 for part in parts) == count == sum(part["committed"] or 0 for part in parts)
+        return bool(done and status["ready"])
+
+    return holds
+
+
+def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) -> None:
+    (before,) = desk.lines("ingest", "status")
+    assert not before["ready"]
+    assert "nobody reads topic" in before["problems"][0]
+    assert desk("ingest", "status").returncode == 1
+    for partition in range(3):
+        write(kafka_servers, desk.topic, [message()] * (partition + 1), partition=partition)
+    with desk.node():
+        status = desk.until(settled(desk, 6))
+        assert desk("ingest", "status").returncode == 0
+        assert (status["lag"], status["state"], len(status["members"])) == (0, "stable", 1)
+        assert [part["place"] for part in status["partitions"]] == [1, 2, 3]
+    assert desk("ingest", "status").returncode == 1
+
+
+def test_what_a_node_could_not_read_is_replayed_by_the_rules_of_today(desk: Desk, kafka_servers: str) -> None:
+    values = [message(jobData={"phone": "1"}), "not JSON", message(scheduledTime="soon")]
+    write(kafka_servers, desk.topic, values, key=b"k", partition=1)
+    with desk.node():
+        desk.until(lambda status: status["dead_letters"].get("sent") == 3)
+    assert len(read(kafka_servers, f"{desk.topic}.dlq")) == 3
+    letters = desk.lines("dlq", "list", "--oldest")
+    assert [letter["offset"] for letter in letters] == [0, 1, 2]
+    assert desk("dlq", "replay", letters[0]["id"]).returncode == 2
+    file = desk.folder / "scheduler.toml"
+    file.write_text(file.read_text().replace("phoneNumber", "phone"))  # the rules of today
+    answers = desk.lines("dlq", "replay", "--all", "--yes")
+    assert [answer["job"] is None for answer in answers] == [False, True, True]
+    file.write_text(file.read_text().replace('required = ["phone"]', ""))
+    (answer,) = desk.lines("dlq", "replay", letters[2]["id"], "--at", "2035-01-01T00:00:00Z")
+    assert answer["due_ms"] == 2_051_222_400_000
+    assert len(desk.lines("jobs", "list")) == 2
+    assert desk.until(lambda status: status["dead_letters"])["dead_letters"] == {"replayed": 2, "sent": 1}
+
+
+def test_a_topic_is_read_again_from_where_it_was_set(desk: Desk, kafka_servers: str) -> None:
+    write(kafka_servers, desk.topic, [message()] * 4, partition=0)
+    with desk.node():
+        desk.until(settled(desk, 4))
+    assert len(desk.lines("jobs", "list")) == 4
+    (moved,) = desk.lines("ingest", "offsets", "--reset", f"{desk.topic}:0=1", "--yes")
+    assert (moved["from"], moved["to"], moved["end"]) == (4, 1, 4)
+    with desk.node():
+        desk.until(settled(desk, 4))
+    assert len(desk.lines("jobs", "list")) == 7
+
+
+def test_a_node_that_waits_for_messages_notices_that_a_topic_was_set(desk: Desk, kafka_servers: str) -> None:
+    write(kafka_servers, desk.topic, [message()] * 4, partition=0)
+    with desk.node():
+        desk.until(settled(desk, 4))
+        assert desk("ingest", "offsets", "--reset", f"{desk.topic}=earliest", "--yes").returncode == 0
+        desk.until(settled(desk, 4))
+    assert len(desk.lines("jobs", "list")) == 8
+
+
+def test_a_moment_leads_to_the_first_message_after_it(desk: Desk, kafka_servers: str) -> None:
+    write(kafka_servers, desk.topic, [message()] * 2, partition=0)
+    first = read(kafka_servers, desk.topic, 2)[-1].timestamp_ms
+    while time.time_ns() // 1_000_000 <= first + 5:
+        time.sleep(0.005)
+    write(kafka_servers, desk.topic, [message()] * 3, partition=0)
+    second = read(kafka_servers, desk.topic, 5)[2].timestamp_ms
+    assert first < second
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second // 1000)) + f".{second % 1000:03}Z"
+    moved = desk.lines("ingest", "offsets", "--reset", f"{desk.topic}={at}", "--yes")
+    assert [line["to"] for line in moved] == [2, 0, 0]
+
+
+def test_a_topic_that_was_made_anew_is_noted(desk: Desk, kafka_servers: str) -> None:
+    write(kafka_servers, desk.topic, [message()] * 2, partition=0)
+    assert desk("ingest", "offsets", "--reset", f"{desk.topic}=latest", "--yes").returncode == 0
+    delete_topics(kafka_servers, desk.topic)
+    make_topic(kafka_servers, desk.topic, 3)
+    (status,) = desk.lines("ingest", "status")
+    assert "was made anew since it was read last" in status["notes"][0]
+
+
+def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
+    name = f"made-{secrets.token_hex(4)}"
+    create = ("topics", "create", "--topic", name)
+    try:
+        (made,) = desk.lines(*create, "--partitions", "5", "--retention", "2h")
+        assert (made["made"], made["partitions"], made["retention_ms"], made["replication"]) == (True, 5, 7_200_000, 1)
+        (there,) = desk.lines(*create, "--partitions", "6")
+        assert (there["made"], there["partitions"]) == (False, 5)
+        assert there["differs"] == ["partitions is 5 and not 6"]
+        shown = desk(*create, "--partitions", "6")
+        assert shown.returncode == 0
+        assert "was there" in shown.stdout
+        assert "partitions is 5 and not 6" in shown.stdout
+        refused = desk("topics", "create", "--topic", f"{name}-2", "--replication", "2")
+        assert refused.returncode == 2
+        assert "2 replicas need as many brokers, and there is 1 broker" in refused.stderr
+    finally:
+        delete_topics(kafka_servers, name)
+
+
+def test_the_documented_topics_are_made_by_a_user_who_may(guarded_kafka: GuardedKafka, tmp_path: Path) -> None:
+    login = 'security_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "PLAIN"\nsasl_username = "{}"'
+    password = {"INFINITE_SCHEDULER_KAFKA__SASL_PASSWORD": guarded_kafka.password}
+    desk = Desk(tmp_path, guarded_kafka.url, "SMS_Retry", kafka=login.format("guest"))
+    guest = desk("topics", "create", "--preset", "sms-retry", env=password)
+    assert guest.returncode == 5
+    assert "not allowed" in guest.stderr
+    wrong = desk("topics", "create", "--preset", "sms-retry", env=dict.fromkeys(password, "wrong"))
+    assert wrong.returncode == 5
+    assert "refuses the login: check the sasl.* properties" in wrong.stderr
+
+    (tmp_path / "admin").mkdir()
+    admin = Desk(tmp_path / "admin", guarded_kafka.url, "SMS_Retry", kafka=login.format("admin"))
+    for name in ("sms-retry", "ingest"):
+        made = admin("topics", "create", "--preset", name, env=password)
+        assert made.returncode == 0, made.stderr
+    topics = AdminClient(told(guarded_kafka.options)).list_topics(timeout=10).topics
+    assert {name: len(topic.partitions) for name, topic in topics.items() if not name.startswith("__")} == {
+        "SMS_Retry": 6,
+        "SMS_Send": 6,
+        "SMS_Retry_DLQ": 3,
+        "scheduler.jobs.ingest": 12,
+        "scheduler.jobs.dlq": 3,
+    }
+    status = desk("ingest", "status", env=password)
+    assert status.returncode == 1
+    assert "Not ready: " in status.stdout
+    for text in (guest.stderr, wrong.stderr, status.stdout):
+        assert guarded_kafka.password not in text

@@ -1,0 +1,392 @@
+"""Commands about topics and dead letters: what they print, what they change, and how bad input ends."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.cli import dlq
+from infinite_scheduler.cli.run import run
+from infinite_scheduler.client import Client
+from infinite_scheduler.kafka import admin as admin_module
+from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Place, Source, new_letter_id
+from tests.services.topics import write
+
+NOBODY = "127.0.0.1:1"
+NINE = "2030-01-31T09:00:00"
+CONFIG = """
+[store]
+url = "sqlite:///{folder}/jobs.db"
+[kafka]
+bootstrap_servers = "{servers}"
+[[ingest]]
+topic = "jobs"
+dlq_topic = ""
+group_id = "readers"
+[apps.sms]
+handler = "kafka"
+topic = "out"
+required = ["phoneNumber"]
+"""
+
+
+class Ended:
+    """How a command ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        assert "Traceback" not in self.err
+        return self.err.splitlines()[-1].removeprefix("error: ")
+
+
+class Desk:
+    """A configuration, a store, and commands that work on them."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], servers: str) -> None:
+        self._capsys = capsys
+        self._file = folder / "scheduler.toml"
+        self._file.write_text(CONFIG.format(folder=folder, servers=servers))
+        assert self("migrate", "--create", "--days", "0").code == 0
+
+    def __call__(self, *arguments: str) -> Ended:
+        code = run([*arguments, "--config", str(self._file)])
+        told = self._capsys.readouterr()
+        return Ended(code, told.out, told.err)
+
+    def in_store(self, work: Callable[[Client], Any]) -> Any:
+        async def do() -> Any:
+            async with Client(settings={"store": {"url": f"sqlite:///{self._file.parent}/jobs.db"}}) as client:
+                return await work(client)
+
+        return asyncio.run(do())
+
+    def keep(self, *letters: DeadLetter) -> list[str]:
+        self.in_store(lambda client: client.inbox.take([], letters, []))
+        return [letter.id for letter in letters]
+
+    def state_of(self, letter_id: str) -> LetterState:
+        letter: DeadLetter = self.in_store(lambda client: client.inbox.letter(letter_id))
+        return letter.state
+
+    def place(self, following: int, partition: int = 0) -> None:
+        move = Move(source=Source("readers", "jobs", partition), seen=None, next=following)
+        self.in_store(lambda client: client.inbox.reset([move]))
+
+    def places(self) -> list[tuple[int, int]]:
+        found: Sequence[Place] = self.in_store(lambda client: client.inbox.places())
+        return [(place.source.partition, place.next) for place in found]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded broker never answers what it does not know."""
+    monkeypatch.setattr(admin_module, "_OPTIONAL_S", 0.2)
+    monkeypatch.delenv("INFINITE_SCHEDULER_CONFIG", raising=False)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capsys, NOBODY)
+
+
+@pytest.fixture
+def desk_with_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str], mock_kafka: str) -> Desk:
+    return Desk(tmp_path, capsys, mock_kafka)
+
+
+def letter(value: bytes | None, offset: int = 0, **fields: Any) -> DeadLetter:
+    known: dict[str, Any] = {
+        "id": new_letter_id(1_000_000 + offset),
+        "source": Source("readers", "jobs", 3),
+        "key": b"k",
+        "headers": (("trace", b"1"), ("none", None)),
+        "error": f"error {offset}",
+        "failed_ms": 1_000_000 + offset,
+        "dlq_topic": None,
+        "state": LetterState.KEPT,
+    }
+    return DeadLetter(offset=offset, value=value, **known | fields)
+
+
+def request(app: str = "sms", at: str = NINE, **data: Any) -> bytes:
+    return json.dumps({"appName": app, "scheduledTime": at, "jobData": data or {"phoneNumber": "1"}}).encode()
+
+
+# Dead letters: look
+
+
+def test_dead_letters_are_listed_newest_first_with_filters(desk: Desk) -> None:
+    one, two, three = desk.keep(
+        letter(b"1", 1),
+        letter(b"22", 2, source=Source("readers", "other", 0)),
+        letter(b"333", 3, state=LetterState.UNSENT, dlq_topic="dead"),
+    )
+
+    def ids(*filters: str) -> list[str]:
+        return [line["id"] for line in desk("dlq", "list", "--json", *filters).lines]
+
+    assert ids() == [three, two, one]
+    assert ids("--oldest") == [one, two, three]
+    assert ids("--topic", "other") == [two]
+    assert ids("--group", "nobody") == []
+    assert ids("--state", "unsent") == [three]
+    assert ids("--before", "1970-01-01T00:16:40.002Z") == [one]
+    assert ids("--limit", "2") == [three, two]
+    assert ids("--limit", "2", "--cursor", two) == [one]
+    assert desk("dlq", "list", "--json").lines[0] == {
+        "id": three,
+        "state": "unsent",
+        "topic": "jobs",
+        "partition": 3,
+        "offset": 3,
+        "group": "readers",
+        "failed_at": "1970-01-01T00:16:40.003Z",
+        "error": "error 3",
+        "dlq_topic": "dead",
+        "note": None,
+        "size": 3,
+    }
+
+
+def test_a_list_says_that_there_is_more_unless_all_are_asked_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlq, "PAGE", 2)
+    ids = desk.keep(*(letter(b"", number) for number in range(5)))
+    few = desk("dlq", "list", "--limit", "3")
+    assert ids[2] in few.out
+    assert ids[1] not in few.out
+    assert f"there are more: --cursor {ids[2]}, or --all" in few.err
+    every = desk("dlq", "list", "--all", "--limit", "3")
+    assert all(each in every.out for each in ids)
+    assert every.err == ""
+    assert "no dead letters match" in desk("dlq", "list", "--topic", "none").err
+
+
+def test_a_dead_letter_is_shown_with_its_message(desk: Desk) -> None:
+    (text,) = desk.keep(letter(b'{"a":\x1b 1}'))
+    shown = desk("dlq", "show", text)
+    assert '{"a":\\x1b 1}' in shown.out
+    assert "\x1b" not in shown.out
+    assert "header trace" in shown.out
+    (answer,) = desk("dlq", "show", text, "--json").lines
+    assert (answer["key"], answer["value"]) == ("k", '{"a":\x1b 1}')
+    assert answer["headers"] == [{"name": "trace", "value": "1"}, {"name": "none", "value": None}]
+
+
+def test_bytes_that_are_no_text_are_shown_all_the_same(desk: Desk) -> None:
+    binary, nothing = desk.keep(letter(b"\xff\x00", key=None), letter(None, 1))
+    assert "\\xff" in desk("dlq", "show", binary).out
+    (answer,) = desk("dlq", "show", binary, "--json").lines
+    assert (answer["key"], answer["value_base64"]) == (None, "/wA=")
+    assert desk("dlq", "show", nothing, "--json").lines[0]["value"] is None
+
+
+# Dead letters: try again
+
+
+def test_a_letter_becomes_a_job_once(desk: Desk) -> None:
+    (good,) = desk.keep(letter(request(phoneNumber="1", exact=9007199254740993)))
+    (answer,) = desk("dlq", "replay", good, "--json").lines
+    assert (answer["letter"], answer["due_ms"], answer["repeated"]) == (good, 1_896_080_400_000, False)
+    (job,) = desk("jobs", "show", answer["job"], "--json").lines
+    assert job["data"] == {"phoneNumber": "1", "exact": 9007199254740993}
+    assert desk.state_of(good) is LetterState.REPLAYED
+    again = desk("dlq", "replay", good, "--json")
+    assert again.lines == [{"letter": good, "job": answer["job"], "due_ms": None, "repeated": True}]
+    assert f"job {answer['job']} already" in desk("dlq", "replay", good).out
+    assert len(desk("jobs", "list", "--json").lines) == 1
+    assert answer["job"] in desk("dlq", "show", good).out
+
+
+def test_a_letter_can_have_another_moment(desk: Desk) -> None:
+    bad, other = desk.keep(letter(request(at="tomorrow")), letter(request(at="tomorrow"), 1))
+    (answer,) = desk("dlq", "replay", bad, "--at", "2031-01-01T00:00:00Z", "--json").lines
+    assert answer["due_ms"] == 1_924_992_000_000
+    assert "in 1h" in desk("dlq", "replay", other, "--in", "1h").out
+
+
+def test_what_is_still_bad_says_why_and_stays(desk: Desk) -> None:
+    bad, good = desk.keep(letter(request(other=1)), letter(request(), 1))
+    ended = desk("dlq", "replay", bad, good)
+    assert ended.code == 2
+    assert f"{bad} is still bad:" in ended.err
+    assert "phoneNumber" in ended.err
+    assert "replayed: 1; still bad: 1" in ended.out
+    assert desk.state_of(bad) is LetterState.KEPT
+    (answer,) = desk("dlq", "replay", bad, "--json").lines
+    assert answer["job"] is None
+    assert "phoneNumber" in answer["error"]
+
+
+def test_an_app_that_the_store_does_not_know_is_still_unknown(desk: Desk) -> None:
+    (bad,) = desk.keep(letter(request("smss")))
+    ended = desk("dlq", "replay", bad)
+    assert ended.code == 2
+    assert "unknown app 'smss'; known apps: sms" in ended.err
+
+
+def test_all_that_match_are_replayed_oldest_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlq, "PAGE", 2)
+    ids = desk.keep(*(letter(request(), number) for number in range(5)), letter(b"bad", 9))
+    assert desk("dlq", "replay", ids[0]).code == 0
+    ended = desk("dlq", "replay", "--all", "--yes", "--json")
+    assert ended.code == 2
+    assert [line["letter"] for line in ended.lines] == ids[1:]
+    assert [line["job"] is None for line in ended.lines] == [False] * 4 + [True]
+    assert len(desk("jobs", "list", "--json").lines) == 5
+
+
+def test_all_are_replayed_only_with_a_yes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (good,) = desk.keep(letter(request()))
+    ended = desk("dlq", "replay", "--all")
+    assert (ended.code, desk.state_of(good)) == (2, LetterState.KEPT)
+    assert "add --yes to replay 1 dead letter" in ended.error
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert desk("dlq", "replay", "--all").code == 1
+    assert desk.state_of(good) is LetterState.KEPT
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
+    assert desk("dlq", "replay", "--all").code == 0
+    assert desk.state_of(good) is LetterState.REPLAYED
+
+
+# How far
+
+
+def test_offsets_are_listed_by_the_store_although_no_broker_answers(desk: Desk) -> None:
+    assert "nothing was read" in desk("ingest", "offsets").err
+    desk.place(7, 2)
+    ended = desk("ingest", "offsets")
+    assert ended.code == 0
+    assert "is it running there?" in ended.err
+    (line,) = desk("ingest", "offsets", "--json").lines
+    assert (line["group"], line["topic"], line["partition"], line["place"]) == ("readers", "jobs", 2, 7)
+    assert (line["end"], line["lag"]) == (None, None)
+
+
+def test_a_topic_that_cannot_be_read_is_not_ready(desk: Desk) -> None:
+    ended = desk("ingest", "status")
+    assert ended.code == 1
+    assert "not ready" in ended.out
+    assert f"Not ready: the connection to Kafka at {NOBODY} failed: is it running there?" in ended.out
+    (line,) = desk("ingest", "status", "--json").lines
+    assert (line["ready"], line["topic"], line["group"], line["dead_letters"]) == (False, "jobs", "readers", {})
+
+
+def test_status_and_offsets_have_what_kafka_knows(desk_with_kafka: Desk, mock_kafka: str) -> None:
+    desk = desk_with_kafka
+    write(mock_kafka, "jobs", [b"1"] * 1500, partition=1)
+    desk.place(300, 1)
+    ended = desk("ingest", "status")
+    assert ended.code == 0
+    assert "1,200" in ended.out
+    (line,) = desk("ingest", "status", "--json").lines
+    assert (line["ready"], line["lag"], line["partitions"][1]["end"]) == (True, 1200, 1500)
+    assert [line["lag"] for line in desk("ingest", "offsets", "--json").lines] == [0, 1200, 0, 0]
+
+
+def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_with_kafka
+    write(mock_kafka, "jobs", [b"1"] * 5, partition=1)
+    desk.place(4, 1)
+    wish = ("ingest", "offsets", "--reset", "jobs:1=1")
+    ended = desk(*wish)
+    assert (ended.code, desk.places()) == (2, [(1, 4)])
+    assert "jobs:1 of group readers: from 4 to 1: 3 messages will be read again" in ended.err
+    assert "unless its idempotency key is still remembered" in ended.err
+    assert "add --yes" in ended.error
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert (desk(*wish).code, desk.places()) == (1, [(1, 4)])
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
+    assert (desk(*wish).code, desk.places()) == (0, [(1, 1)])
+    (line,) = desk("ingest", "offsets", "--reset", "jobs:1=latest", "--yes", "--json").lines
+    assert (line["from"], line["to"], line["end"]) == (1, 5, 5)
+    ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--reset", "jobs=latest", "--yes")
+    assert ended.error == "partition 1 of topic 'jobs' is reset twice: say once where"
+    assert desk.places() == [(1, 5)]
+    plan = desk("ingest", "offsets", "--reset", "jobs:0=0", "--reset", "jobs:1=4").err
+    assert "jobs:0 of group readers: from nowhere to 0: nothing changes" in plan
+    assert "jobs:1 of group readers: from 5 to 4: 1 message will be read again" in plan
+
+
+def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None:
+    desk = desk_with_kafka
+    write(mock_kafka, "others", [b"1"] * 5, partition=0)
+    ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
+    assert (ended.code, ended.error.split("? ")[1]) == (2, "nobody has read it yet: say --group NAME")
+    assert desk("ingest", "offsets", "--reset", "others:0=2", "--yes", "--group", "one").code == 0
+    assert desk("ingest", "offsets", "--reset", "others:0=3", "--yes").code == 0  # the one that has read it
+    assert desk("ingest", "offsets", "--reset", "others:0=1", "--yes", "--group", "two").code == 0
+    ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
+    assert "the groups one, two read it: say --group NAME" in ended.error
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["topics", "create"], 2, "say which topics: --preset sms-retry or ingest, or --topic NAME"),
+        (["topics", "create", "--preset", "kms"], 2, "there is no preset 'kms'"),
+        (["topics", "create", "--topic", "a/b"], 2, "is no name that a topic can have"),
+        (["topics", "create", "--topic", ""], 2, "is no name that a topic can have"),
+        (["topics", "create", "--topic", "a", "--topic", "a"], 2, "topic 'a' is named twice"),
+        (["topics", "create", "--preset", "ingest", "--topic", "scheduler.jobs.dlq"], 2, "is named twice"),
+        (["topics", "create", "--topic", "a", "--partitions", "0"], 2, "--partitions"),
+        (["topics", "create", "--topic", "a", "--replication", "x"], 2, "--replication"),
+        (["topics", "create", "--topic", "a", "--retention", "soon"], 2, "'soon'"),
+        (["topics", "create", "--topic", "a", "--retention", "0s"], 2, "keeps nothing"),
+        (["topics", "create", "--topic", "a"], 5, "is it running there?"),
+        (["topics", "create", "--topic", "a", "--kafka", " "], 2, "bootstrap_servers"),
+        (["topics", "create", "--topic", "a", "--kafka", "no.such.host.invalid:9092"], 5, "no such host"),
+        (["ingest", "status", "--group", "nobody"], 2, "no topic that is read by group 'nobody'"),
+        (["ingest", "status", "--topic", "a b"], 2, "topic is 'a b'"),
+        (["ingest", "offsets", "--reset", "jobs"], 2, "expected TOPIC=WHERE"),
+        (["ingest", "offsets", "--reset", "jobs=first"], 2, "'first' is no place in a topic"),
+        (["ingest", "offsets", "--reset", "jobs=latest", "--topic", "jobs"], 2, "--topic goes without --reset"),
+        (["ingest", "offsets", "--reset", "jobs=latest", "--yes"], 5, "is it running there?"),
+        (["dlq", "list", "--state", "lost"], 2, "use unsent, sent, kept, refused, replayed"),
+        (["dlq", "list", "--before", "soon"], 2, "'soon' is no moment"),
+        (["dlq", "list", "--limit", "0"], 2, "--limit"),
+        (["dlq", "list", "--cursor", "x"], 2, "cursor 'x'"),
+        (["dlq", "show", "x"], 3, "no dead letter x"),
+        (["dlq", "show", "0" * 32], 3, "no dead letter 0000"),
+        (["dlq", "replay"], 2, "either the ids of dead letters, or --all"),
+        (["dlq", "replay", "x", "--all"], 2, "either the ids of dead letters, or --all"),
+        (["dlq", "replay", "x", "--topic", "jobs", "--before", "now"], 2, "--topic, --before goes with --all"),
+        (["dlq", "replay", "x"], 3, "no dead letter x"),
+        (["dlq", "replay", "--all", "--yes", "--at", "now", "--in", "5m"], 2, "either --at MOMENT or --in DELAY"),
+        (["dlq", "replay", "--all", "--yes", "--in", "soon"], 2, "'soon'"),
+        (["dlq", "replay", "--all", "--yes", "--state", "replayed"], 2, "are jobs already"),
+    ],
+)
+def test_bad_input_ends_with_a_clear_line(desk: Desk, arguments: list[str], code: int, words: str) -> None:
+    ended = desk(*arguments)
+    assert words in ended.error
+    assert ended.code == code
+    assert json.loads(desk(*arguments, "--json").err.splitlines()[-1])["code"] == code
+
+
+def test_without_a_configured_topic_somebody_must_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(tmp_path, capsys, NOBODY)
+    (tmp_path / "scheduler.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/jobs.db"\n')
+    ended = desk("ingest", "status")
+    assert (ended.code, "add [[ingest]] with a topic, or say which with --topic NAME" in ended.error) == (2, True)
+    assert desk("ingest", "status", "--topic", "jobs", "--kafka", NOBODY).code == 1
+
+
+def test_a_kafka_command_without_a_command_explains_itself(desk: Desk) -> None:
+    for name, command in (("topics", "create"), ("ingest", "offsets"), ("dlq", "replay")):
+        assert run([name]) == 0
+        assert command in desk._capsys.readouterr().out
