@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler import SyncClient
 
 PROGRAM = "infinite-scheduler"
-COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps", "migrate"}
+COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps", "migrate", "topics", "ingest", "dlq"}
 NO_DETECTION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # then --show-completion takes the shell's name
 
 
@@ -79,6 +79,8 @@ def test_options_are_listed(tmp_path: Path) -> None:
 def test_values_are_listed(tmp_path: Path) -> None:
     assert completed(tmp_path, "schedule", "--priority", "") == {"high", "normal", "low"}
     assert completed(tmp_path, "jobs", "list", "--status", "") == {"pending", "done", "failed", "expired", "cancelled"}
+    assert completed(tmp_path, "topics", "create", "--preset", "") == {"sms-retry", "ingest"}
+    assert completed(tmp_path, "dlq", "list", "--state", "re") == {"refused", "replayed"}
 
 
 def files(folder: Path) -> set[str]:

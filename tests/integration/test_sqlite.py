@@ -15,17 +15,19 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
-from infinite_scheduler.model import DAY_MS, Attempt, Job, Owner, Shard, Status, position, start_of
+from infinite_scheduler.model import DAY_MS, Attempt, Job, JobId, Owner, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, ShardInfo, Upkeep
 from infinite_scheduler.store.sql import sqlite_checkpoint, sqlite_session, sqlite_turns, upkeep
 from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
+from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, moved_table
 from tests.contract.test_statements import (
@@ -1016,6 +1018,24 @@ class TestUpkeep:
         assert (first.rows_pruned, first.tables_dropped) == (2000, ())
         assert (await maintained(database)).rows_pruned == 2000
         assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+
+
+async def test_a_page_of_a_few_shards_looks_further_in_one_statement(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many nodes most rows belong to others: a page would otherwise take a statement for each part of it."""
+    keys = await add(session, [new_row(NOW + n, shard=n % 4) for n in range(5000)])
+    pages: list[str] = []
+    read = SqliteDialect.read_page
+
+    def counted(self: SqliteDialect, *args: Any) -> Any:
+        pages.append(args[1])
+        return read(self, *args)
+
+    monkeypatch.setattr(SqliteDialect, "read_page", counted)
+    found, _ = await session.read(lambda tx: tx.scan_rows(scan_of(shards=frozenset({1}), limit=1000)))
+    assert [job.key for job in found] == [key for key in keys if JobId(key).shard == 1][:1000]
+    assert len(pages) == len(set(pages)), "one statement a table"
 
 
 async def move(session: Session, job: Job, due_ms: int) -> None:
