@@ -1,9 +1,11 @@
 """An independent judge: decides from evidence outside of the scheduler whether a promise was broken.
 
 It imports nothing of what it judges. Its evidence is what the handlers wrote down themselves when they were called,
-what callers were answered, and what was done to the processes. All times are wall-clock milliseconds of one machine.
+what callers were answered, what a broker has on its topics, what plain SQL finds in the store, and what was done to the
+processes. All times are wall-clock milliseconds of one machine.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -151,3 +153,71 @@ def read_log(path: Path) -> list[HandOver]:
 def _parsed(line: str) -> HandOver:
     job, attempt, due_ms, wall_ms, pid = line.split()
     return HandOver(job, int(attempt), int(due_ms), int(wall_ms), int(pid))
+
+
+# What a topic asks for, and what the store has taken
+
+
+class Message(NamedTuple):
+    """One message that asks for a job, as its topic has it; what it asks for carries a number of its own."""
+
+    number: int
+    due_ms: int
+    partition: int
+    offset: int
+
+
+class Row(NamedTuple):
+    """One job as the store has it, by the number in its data."""
+
+    number: int
+    due_ms: int
+
+
+class Intake(NamedTuple):
+    """All that is shown to who judges what became of a topic."""
+
+    messages: Sequence[Message]
+    rows: Sequence[Row]
+    places: Mapping[int, int]  # by partition: the first offset that the store does not count as read
+
+
+class Taken(NamedTuple):
+    """What this shows; all of it must be empty."""
+
+    missing: Sequence[Message]  # there is no job of it
+    doubled: Sequence[Row]  # jobs beyond as many as there are messages for
+    altered: Sequence[Row]  # at another moment than the message says
+    unasked: Sequence[Row]  # no message has its number
+    astray: Sequence[int]  # partitions whose place is not right behind their last message
+
+    @property
+    def faults(self) -> dict[str, Sequence[object]]:
+        """The broken promises, by name."""
+        return {name: found[:5] for name, found in zip(self._fields, self, strict=True) if found}
+
+
+def judge_intake(intake: Intake) -> Taken:
+    """Has every message become one job, and none more than one?"""
+    asked: dict[int, list[Message]] = {}
+    ends: dict[int, int] = {}
+    for message in intake.messages:
+        asked.setdefault(message.number, []).append(message)
+        ends[message.partition] = max(ends.get(message.partition, 0), message.offset + 1)
+    found: Counter[int] = Counter()
+    doubled = []
+    for row in intake.rows:
+        found[row.number] += 1
+        if row.number in asked and found[row.number] > len(asked[row.number]):
+            doubled.append(row)
+    return Taken(
+        missing=[message for number, of in asked.items() for message in of[found[number] :]],
+        doubled=doubled,
+        altered=[row for row in intake.rows if row.number in asked and row.due_ms not in _moments(asked[row.number])],
+        unasked=[row for row in intake.rows if row.number not in asked],
+        astray=sorted(each for each, end in ends.items() if intake.places.get(each) != end),
+    )
+
+
+def _moments(messages: Sequence[Message]) -> set[int]:
+    return {message.due_ms for message in messages}

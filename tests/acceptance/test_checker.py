@@ -5,7 +5,21 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import handlers
-from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, Stall, Verdict, judge, read_log
+from tests.acceptance.checker import (
+    Blow,
+    Cancel,
+    Evidence,
+    HandOver,
+    Intake,
+    Message,
+    Row,
+    Stall,
+    Taken,
+    Verdict,
+    judge,
+    judge_intake,
+    read_log,
+)
 
 CLEAN = Verdict(lost=[], early=[], unexplained=[], undead=[], unasked=[], explained=[], woken=[])
 
@@ -154,3 +168,48 @@ def test_a_log_that_does_not_exist_is_empty_and_a_torn_line_is_an_error(tmp_path
     (tmp_path / "torn").write_text("0198-ab 1 12")
     with pytest.raises(ValueError, match="unpack"):
         read_log(tmp_path / "torn")
+
+
+ALL_TAKEN = Taken(missing=[], doubled=[], altered=[], unasked=[], astray=[])
+FIRST, SECOND, THIRD = Message(1, 5000, 0, 0), Message(2, 6000, 0, 1), Message(3, 7000, 4, 0)
+MESSAGES = [FIRST, SECOND, THIRD]
+ROWS = [Row(3, 7000), Row(1, 5000), Row(2, 6000)]
+PLACES = {0: 2, 4: 1}
+
+
+def test_messages_that_became_one_job_each_are_clean() -> None:
+    taken = judge_intake(Intake(MESSAGES, ROWS, PLACES))
+    assert taken == ALL_TAKEN
+    assert not taken.faults
+
+
+def test_a_message_without_a_job_is_missing() -> None:
+    assert judge_intake(Intake(MESSAGES, ROWS[1:], PLACES)).faults == {"missing": [THIRD]}
+
+
+def test_a_second_job_of_one_message_is_reported() -> None:
+    again = Row(1, 5000)
+    assert judge_intake(Intake(MESSAGES, [*ROWS, again], PLACES)).faults == {"doubled": [again]}
+
+
+def test_a_message_that_is_there_twice_makes_two_jobs_and_no_more() -> None:
+    twin = Message(1, 5000, 4, 1)
+    messages, places, again = [*MESSAGES, twin], {0: 2, 4: 2}, Row(1, 5000)
+    assert judge_intake(Intake(messages, [*ROWS, again], places)) == ALL_TAKEN
+    assert judge_intake(Intake(messages, ROWS, places)).faults == {"missing": [twin]}
+    assert judge_intake(Intake(messages, [*ROWS, again, again], places)).faults == {"doubled": [again]}
+
+
+def test_a_job_at_another_moment_than_asked_for_is_altered() -> None:
+    other = Row(2, 6001)
+    assert judge_intake(Intake(MESSAGES, [*ROWS[:2], other], PLACES)).faults == {"altered": [other]}
+
+
+def test_a_job_that_no_message_asks_for_is_reported() -> None:
+    stranger = Row(4, 5000)
+    assert judge_intake(Intake(MESSAGES, [*ROWS, stranger], PLACES)).faults == {"unasked": [stranger]}
+
+
+@pytest.mark.parametrize("places", [{0: 1, 4: 1}, {0: 3, 4: 1}, {4: 1}])
+def test_a_place_that_is_not_behind_the_last_message_is_astray(places: dict[int, int]) -> None:
+    assert judge_intake(Intake(MESSAGES, ROWS, places)).faults == {"astray": [0]}

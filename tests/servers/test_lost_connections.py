@@ -7,10 +7,11 @@ from contextlib import closing
 
 import pytest
 
+from infinite_scheduler.client import store_limits
+from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.observe.events import LeaseLapsed, StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.sql.server import mariadb, postgres
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
@@ -18,7 +19,8 @@ from tests.servers.proxy import Proxy, proxied
 from tests.servers.rig import APP, Rig, until
 from tests.services.databases import connect, execute, kill_connections, kind_of
 
-SILENCE_S = 1.5
+HASTY = {"silence": "1500ms", "lock_wait": "1s"}
+"""Gives a silent server up sooner."""
 
 
 def commit_of(url: str) -> bytes:
@@ -30,13 +32,6 @@ def commit_of(url: str) -> bytes:
 def way(url: str) -> Iterator[tuple[Proxy, str]]:
     with proxied(url) as way:
         yield way
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a silent server up sooner."""
-    monkeypatch.setattr(postgres.Patient, "silence_s", SILENCE_S)
-    monkeypatch.setattr(mariadb, "SILENCE_S", SILENCE_S)
 
 
 # Killed
@@ -99,8 +94,9 @@ def test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again(way: tuple[
     assert execute(url, "SELECT COUNT(*) FROM notes") == [(1,)]
 
 
-def linked(address: str) -> Link:
-    driver = server_driver(address)
+def linked(address: str, **settings: str) -> Link:
+    """A connection under these settings of the store."""
+    driver = server_driver(address, store_limits(load_settings(overrides={"store": {"url": address, **settings}})))
     TableMaker(driver, allowed=True).migrate()
     return Link(driver, TableMaker(driver, allowed=True), "p")
 
@@ -108,25 +104,23 @@ def linked(address: str) -> Link:
 # A network that swallows everything
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_call_into_silence_ends(way: tuple[Proxy, str]) -> None:
     proxy, address = way
-    link = linked(f"{address}&connect_timeout=2")
+    link = linked(f"{address}&connect_timeout=2", **HASTY)
     link.write(lambda tx: tx.read_apps())
     proxy.fall_silent()
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="does not answer"):
         link.write(lambda tx: tx.read_apps())
-    assert time.monotonic() - began < SILENCE_S + 2 + 4
+    assert time.monotonic() - began < 1.5 + 2 + 4
     proxy.speak()
     assert link.write(lambda tx: tx.read_apps()) == []
     link.close()
 
 
-@pytest.mark.usefixtures("hasty")
 async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_free(way: tuple[Proxy, str]) -> None:
     proxy, address = way
-    rig = Rig(f"{address}&connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms"})
+    rig = Rig(f"{address}&connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms"}, store=HASTY)
     async with rig.scheduler:
         first = await rig.add(20)
         await rig.done(first)
@@ -142,10 +136,10 @@ async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_f
         assert rig.told(StoreBack)
 
 
-@pytest.mark.usefixtures("hasty")
 async def test_a_node_that_is_cut_off_can_be_stopped(way: tuple[Proxy, str]) -> None:
     proxy, address = way
-    rig = Rig(f"{address}&connect_timeout=2", node={"stop_timeout": "1s", "heartbeat": "400ms", "lease": "2s"})
+    node = {"stop_timeout": "1s", "heartbeat": "400ms", "lease": "2s"}
+    rig = Rig(f"{address}&connect_timeout=2", node=node, store=HASTY)
     await rig.scheduler.start()
     await rig.done(await rig.add(5))
     proxy.fall_silent()
@@ -192,16 +186,16 @@ async def test_transactions_that_lock_in_opposite_order_all_get_through(url: str
 
 
 async def test_a_frozen_transaction_that_holds_a_shard_is_ended_by_the_server(url: str) -> None:
-    """The lock of a process that is frozen in the middle: after 5 s of idleness the server gives it to others."""
+    """The lock of a process that is frozen in the middle: after a while of idleness the server gives it to others."""
     async with Rig(url).scheduler:
         pass
-    frozen, other = linked(url), linked(url)
+    frozen, other = linked(url, idle_in_transaction="2s"), linked(url)
 
     def lock(tx: Statements) -> int:
         shards = [row.shard for row in tx.read_shards()]
         return len(tx.lock_shards(shards, exclusive=True))
 
-    naps = [8.0]
+    naps = [5.0]
 
     def freeze(tx: Statements) -> None:
         lock(tx)
@@ -209,26 +203,24 @@ async def test_a_frozen_transaction_that_holds_a_shard_is_ended_by_the_server(ur
         tx.read_apps()
 
     freezing = asyncio.create_task(asyncio.to_thread(frozen.write, freeze))
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     began = time.monotonic()
     assert await asyncio.to_thread(other.write, lock) == 4
-    assert 2 < time.monotonic() - began < 8
+    assert 0.3 < time.monotonic() - began < 3.5
     other.close()
     await freezing  # it has begun anew, with the lock
     frozen.close()
 
 
-async def test_a_lock_that_somebody_keeps_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "BEGIN", postgres.BEGIN.replace("lock_timeout = '10s'", "lock_timeout = '1s'"))
-    monkeypatch.setattr(mariadb, "SETTINGS", mariadb.SETTINGS.replace("wait_timeout = 10", "wait_timeout = 1"))
+async def test_a_lock_that_somebody_keeps_is_named(url: str) -> None:
     execute(url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
     execute(url, "INSERT INTO pairs VALUES (1, 0)")
-    link = linked(url)
+    link = linked(url, lock_wait="700ms")  # servers count whole seconds
     update = "UPDATE pairs SET n = n + 1"
     with closing(connect(url)) as stranger, closing(stranger.cursor()) as cursor:
         cursor.execute("BEGIN")
         cursor.execute(update)
-        with pytest.raises(StoreUnavailable, match=r"a lock was held.*(pg_stat_activity|innodb_trx)"):
+        with pytest.raises(StoreUnavailable, match=r"a lock was held for 1 s .*(pg_stat_activity|innodb_trx)"):
             link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
         cursor.execute("ROLLBACK")
     link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]

@@ -19,9 +19,12 @@ from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TaskFailed
 from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from tests.older_schema import schema_version
 from tests.servers.test_enqueue import engine_of
-from tests.services.databases import WORDS, admin_url, execute, kind_of, limited_user
+from tests.services.catalogue import admin_url
+from tests.services.databases import WORDS, execute, kind_of, limited_user
 
 pytestmark = pytest.mark.servers
 PATIENCE_S = 30
@@ -60,7 +63,7 @@ def test_it_makes_schema_apps_and_tables_and_says_so(
     code, out, _ = migrate(capsys, config, url, "--days", "3")
     today = datetime.now(UTC)
     assert code == 0
-    assert out.splitlines()[:2] == ["brought the schema to version 1", "made the app reminders known"]
+    assert out.splitlines()[:2] == [f"brought the schema to version {VERSION}", "made the app reminders known"]
     assert f"made 4 tables, reminders_scheduled_jobs_{today:%Y%m%d} to " in out
     assert {"scheduler_schema", "reminders_moved_jobs", f"reminders_scheduled_jobs_{today:%Y%m%d}"} <= tables_of(url)
     code, out, _ = migrate(capsys, config, url, "--days", "3")
@@ -70,11 +73,20 @@ def test_it_makes_schema_apps_and_tables_and_says_so(
     assert password not in out
 
 
+def test_it_brings_an_older_schema_up_to_date(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with schema_version(1):
+        assert "brought the schema to version 1" in migrate(capsys, config, url, "--days", "1")[1]
+    code, out, _ = migrate(capsys, config, url, "--days", "1", "--json")
+    told = json.loads(out)
+    assert (code, told["schema_before"], told["schema"], told["tables_made"]) == (0, 1, VERSION, [])
+    assert {"scheduler_ingest_offsets", "scheduler_dead_letters"} <= tables_of(url)
+
+
 def test_it_prepares_forty_days_and_tells_scripts(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = migrate(capsys, config, url, "--json")
     told = json.loads(out)
     assert code == 0
-    assert (told["schema_before"], told["schema"], told["apps_made"]) == (0, 1, ["reminders"])
+    assert (told["schema_before"], told["schema"], told["apps_made"]) == (0, VERSION, ["reminders"])
     assert len(told["tables_made"]) == 41
     assert json.loads(migrate(capsys, None, url, "--json")[1])["tables_made"] == []
 
@@ -153,7 +165,7 @@ def test_it_needs_a_sqlite_file_or_leave_to_make_it(
     assert not (tmp_path / "jobs.db").exists()
     code, out, _ = migrate(capsys, config, place, "--create", "--days", "1")
     assert code == 0
-    assert out.splitlines()[:2] == [f"made the database {place}", "brought the schema to version 1"]
+    assert out.splitlines()[:2] == [f"made the database {place}", f"brought the schema to version {VERSION}"]
 
 
 # Nodes without the right to make tables

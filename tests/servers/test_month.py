@@ -82,9 +82,9 @@ class Life(Harness):
         await self.advance("3s")
 
 
-async def live(world: World) -> None:
-    """Let the month pass, with a restart on some of its days, and judge it."""
-    steps = DAYS * DAY_MS // STEP_MS
+async def live(world: World, days: int = DAYS) -> None:
+    """Let the days pass, with a restart on some of them, and judge them."""
+    steps = days * DAY_MS // STEP_MS
     restarts = sorted(world.rng.sample(range(1, steps), 6))
     now_ms = START_MS
     for first, last in pairwise([0, *restarts, steps]):
@@ -139,6 +139,14 @@ async def test_a_month_on_a_server(place: str, request: pytest.FixtureRequest) -
     url = request.getfixturevalue(place)
     world = World(lambda: InlineServer(url), StoreLimits())
     await live(world)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
+async def test_some_days_on_a_server_with_a_table_for_every_hour(place: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(place)
+    world = World(lambda: InlineServer(url), StoreLimits(tables="hourly", retention_ms=DAY_MS))
+    await live(world, days=6)
 
 
 async def test_a_month_on_sqlite(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -121,6 +121,49 @@ def test_the_command_line_says_it_in_one_line_and_ends_with_its_code(url: str) -
         assert done.stderr.count("\n") == 1
         assert words in done.stderr
         assert str(urlsplit(address).password) not in done.stderr
+
+
+@contextmanager
+def foreign_server(code: str, words: str) -> Iterator[str]:
+    """The address of a PostgreSQL server that refuses every login, in a language of its own."""
+    fields = {"S": "\u0412\u0410\u0416\u041d\u041e", "V": "FATAL", "C": code, "M": words}
+    body = b"".join(name.encode() + value.encode() + b"\0" for name, value in fields.items()) + b"\0"
+    refusal = b"E" + (len(body) + 4).to_bytes(4, "big") + body
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    while (asked := connection.recv(1000)) and len(asked) == len(b"SSLRequ?"):
+                        connection.sendall(b"N")
+                    connection.sendall(refusal)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield f"postgresql://me:sesame@127.0.0.1:{listener.getsockname()[1]}/jobs"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("28P01", StoreMismatch, "refuses the user or the password"),
+        ("28000", StoreMismatch, "refuses the user or the password"),
+        ("3D000", StoreMismatch, "`infinite-scheduler migrate --create`"),
+        ("53300", StoreUnavailable, "takes no connection at the moment"),
+        ("57P03", StoreUnavailable, "takes no connection at the moment"),
+        ("XX000", StoreUnavailable, "does not answer"),
+    ],
+)
+async def test_a_server_that_speaks_another_language_is_understood(
+    code: str, kind: type[SchedulerError], words: str
+) -> None:
+    said = "\u043d\u0435\u043b\u044c\u0437\u044f"
+    with foreign_server(code, said) as url:
+        assert said in await refused(url, kind, words)
 
 
 def test_a_password_that_a_driver_repeats_is_not_shown(url: str) -> None:

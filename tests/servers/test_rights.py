@@ -16,8 +16,11 @@ import pytest
 
 from infinite_scheduler import Job, Scheduler
 from infinite_scheduler.cli.run import run
-from infinite_scheduler.model import DAY_MS
-from infinite_scheduler.store import server_driver
+from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.model import DAY_MS, JobSpec
+from infinite_scheduler.store import open_store, server_driver
+from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from tests.services.databases import execute, kill_connections, kind_of
 from tests.snippets import ROOT
@@ -96,6 +99,34 @@ async def test_each_role_can_do_its_part_and_no_more(roles: Roles, config: Path)
         with pytest.raises(REFUSED):
             execute(place, statement)
     await drop_as_owner(roles, today)
+
+
+async def test_a_node_may_take_in_what_is_read_from_topics(roles: Roles, config: Path) -> None:
+    command = ["migrate", "--config", str(config), "--store", roles.owner, "--days", "1"]
+    assert await asyncio.to_thread(run, command) == 0
+    clock = SystemClock()
+    source, now_ms = Source("door", "jobs", 0), clock.wall_ms()
+    spec = JobSpec(app="reminders", scheduled_ms=now_ms, payload=b"{}", idempotency_key="k")
+    letter = DeadLetter(
+        id=new_letter_id(now_ms),
+        source=source,
+        offset=1,
+        key=None,
+        value=b"{",
+        headers=(),
+        error="not JSON",
+        failed_ms=now_ms,
+        dlq_topic=None,
+        state=LetterState.KEPT,
+    )
+    store = open_store(roles.node, clock, StoreLimits(ddl=False))
+    await store.open()
+    inbox = store.inbox()
+    await inbox.take([spec], [letter], [Move(source=source, seen=None, next=2)])
+    await inbox.take([spec], [], [Move(source=source, seen=2, next=3)])
+    assert (await inbox.replay(letter.id, spec)).repeated
+    await store.close()
+    assert execute(roles.reader, "SELECT state FROM scheduler_dead_letters") == [("replayed",)]
 
 
 async def drop_as_owner(roles: Roles, table: str) -> None:

@@ -307,6 +307,33 @@ async def test_tables_are_dropped_while_others_insert_and_settle(
     assert len(day) == accepted
 
 
+async def test_a_key_that_is_pruned_while_a_repeat_of_it_is_looked_up_belongs_to_the_repeat(postgres_url: str) -> None:
+    database = await opened(postgres_url)
+    session = database.session("door")
+    info = AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW)
+    await session.write(lambda tx: tx.insert_app(info, NOW))
+    await session.write(lambda tx: tx.claim_keys(SMS, [new_row(idempotency_key="k")]))
+    again, beside = new_row(idempotency_key="k"), new_row(idempotency_key="other")
+
+    def body(tx: Statements) -> Any:
+        read = tx.read_keys
+
+        def after_a_prune(app: str, keys: Any) -> Any:
+            execute(postgres_url, "DELETE FROM scheduler_idempotency_keys")  # of what is committed
+            return read(app, keys)
+
+        tx.read_keys = after_a_prune  # type: ignore[method-assign]
+        try:
+            return tx.claim_keys(SMS, [again, beside])
+        finally:
+            tx.read_keys = read  # type: ignore[method-assign]
+
+    assert await session.write(body) == {}
+    held = await session.read(lambda tx: tx.read_keys(SMS, {"k", "other"}))
+    await database.close()
+    assert {key: id_ for key, (id_, _) in held.items()} == {"k": again.key, "other": beside.key}
+
+
 # Two nodes that both think that it is their turn
 
 

@@ -2,13 +2,19 @@
 
 import json
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from infinite_scheduler import Failed, Job, NewJob, Scheduler
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.model import MAX_DUE_MS, JobSpec, Status
+from infinite_scheduler.model import MAX_DUE_MS, Attempt, JobId, JobSpec, Status
+from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.server.session import Link
+from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.statements import Statements, Update
 from tests.servers.rig import APP, PATIENCE_S, Rig, until
 
 FAR = "2100-01-01T00:00:00Z"
@@ -104,3 +110,34 @@ async def test_an_error_with_any_text_is_recorded(url: str, text: str) -> None:
             assert record.attempts[0].error
             assert "could not be recorded" not in record.attempts[0].error
             assert "\0" not in record.attempts[0].error
+
+
+async def test_a_job_is_shown_as_it_stood_at_one_moment(rig: Rig, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that ends between the reading of the row and that of its attempts is shown whole, or not at all."""
+    (job,) = await rig.add(1, "1h")
+    key = bytes(JobId.parse(job))
+    read = SqlStatements.read_attempts
+    driver = server_driver(url)
+    other = Link(driver, TableMaker(driver, allowed=False), "p")
+
+    def fail(tx: Statements) -> None:
+        update = Update(
+            key=key,
+            was_status=Status.PENDING,
+            was_attempt=1,
+            was_due_ms=JobId(key).due_ms,
+            status=Status.FAILED,
+            attempt=1,
+            due_ms=JobId(key).due_ms,
+        )
+        if not tx.update_jobs(APP, [update]):
+            tx.write_attempts(APP, [(key, Attempt(attempt=1, started_ms=1, finished_ms=2, node="n", error="no"))])
+
+    def late(self: SqlStatements, app: str, key: bytes) -> Sequence[Attempt]:
+        other.write(fail)
+        return read(self, app, key)
+
+    monkeypatch.setattr(SqlStatements, "read_attempts", late)
+    shown = await rig.scheduler.get(job)
+    other.close()
+    assert (shown.status, len(shown.attempts)) in {(Status.PENDING, 0), (Status.FAILED, 1)}

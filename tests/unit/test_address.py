@@ -291,6 +291,43 @@ class TestSecrets:
         shown = 'cannot open "mysql://me:***@db/jobs" (was postgresql://me:***@db/jobs?password=*** ): refused'
         assert without_secrets(text) == shown
 
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [
+            ("invalid dsn: password=geheim host=db", "invalid dsn: password=*** host=db"),
+            ("Driver={x};UID=me;PWD=geheim", "Driver={x};UID=me;PWD=***"),
+            ("(pwd: geheim)", "(pwd: ***"),
+            ("{'passwd': 'ge heim', 'host': 'db'}", "{'passwd': *** 'host': 'db'}"),
+            (r'password = "ge \" heim" port=1', "password = *** port=1"),
+            ("password='ge heim", "password=***"),
+            ("sslpassword=ge://heim MYSQL_PWD=geheim", "sslpassword=*** MYSQL_PWD=***"),
+            ("Access denied for user 'me'@'db' (using password: YES)",) * 2,
+            ('FATAL:  password authentication failed for user "me"',) * 2,
+            ("fe_sendauth: no password supplied",) * 2,
+        ],
+    )
+    def test_a_text_is_shown_without_what_it_calls_a_password(self, text: str, shown: str) -> None:
+        assert without_secrets(text) == shown
+
+    @given(
+        st.lists(st.sampled_from(["cannot", "connect:", "host=db", "(using", "user='me'", "mysql://me@db/jobs"])),
+        st.sampled_from(["password", "PASSWORD", "passwd", "Pwd", "pwd", "sslpassword", "passphrase", "pass"]),
+        st.sampled_from(["=", ":", ": ", " = ", "': ", '":']),
+        st.text("abz019:=&;,@/?#%()\\\"'", min_size=3).filter(lambda text: len(set(text)) > 2),
+        st.sampled_from(["", "'", '"']),
+        st.lists(st.sampled_from(["port=5432", "refused", "'quoted'", "postgresql://me@db/jobs"])),
+    )
+    def test_what_a_driver_calls_a_password_is_never_shown(
+        self, before: list[str], name: str, sign: str, password: str, quote: str, behind: list[str]
+    ) -> None:
+        value = quote + (password.replace("\\", "\\\\").replace(quote, f"\\{quote}") if quote else password) + quote
+        text = " ".join([*before, name + sign + value, *behind])
+        head = " ".join([*before, name + sign])
+        shown = without_secrets(text)
+        assert shown.startswith(f"{head}***")
+        assert value not in shown
+        assert password not in shown.removeprefix(head)
+
     @given(addresses, st.text("0123456789", min_size=12, max_size=12))
     def test_no_password_is_ever_shown(self, said: dict[str, str], password: str) -> None:
         url = write_url({**said, "password": password, "user": "me", "database": "jobs", "port": "1"})

@@ -1,6 +1,7 @@
 """Two and more nodes on one store: who owns what, joining, leaving, dying."""
 
 import asyncio
+import re
 from collections import Counter
 from typing import Any
 
@@ -429,6 +430,34 @@ async def test_a_lapse_without_a_failed_heartbeat_names_no_cause() -> None:
         await world.advance(1000)
         (lapsed,) = node.told_of(events.LeaseLapsed)
         assert lapsed.error is None
+
+
+async def test_a_lapse_while_the_store_neither_answers_nor_fails_says_for_how_long() -> None:
+    async with rig() as world:
+        node = await world.node("n1").app().start()
+        await world.advance(2000)
+        ownership: Any = node.engine._ownership
+        beat, goes_on = ownership.beat, asyncio.Event()
+
+        async def frozen(**options: Any) -> Any:
+            await goes_on.wait()
+            return await beat(**options)
+
+        ownership.beat = frozen
+        await world.add(11_500)
+        await world.advance(12_000)
+        (lapsed,) = node.told_of(events.LeaseLapsed)
+        assert lapsed.error is not None
+        said = re.fullmatch(r"the store has not answered for (\d+\.\d) s", lapsed.error)
+        assert said
+        assert lapsed.silent_ms - 2000 <= float(said[1]) * 1000 <= lapsed.silent_ms
+        ownership.beat = beat
+        goes_on.set()
+        await world.advance(2000)
+        assert node.told_of(events.LeaseRenewed)
+        world.clock.advance(12_000)
+        await world.advance(1000)
+        assert [event.error for event in node.told_of(events.LeaseLapsed)][1:] == [None], "that silence is over"
 
 
 async def test_while_a_take_is_under_way_no_other_is_begun() -> None:

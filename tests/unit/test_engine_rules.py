@@ -2,18 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from infinite_scheduler.clock import sleep
-from infinite_scheduler.engine import lane
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.model import Accepted, Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.base import MANY, Claim, NodeInfo, Step, View
+from infinite_scheduler.store.base import MANY, Claim, NodeInfo, Request, Step, View
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from tests.simulation.rules import without
@@ -243,13 +242,7 @@ async def test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_o
 
 
 async def test_after_a_takeover_every_request_is_answered_before_anything_fires() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane, "ANSWER_AT_MOST", 1)
-        await _requests_come_first()
-
-
-async def _requests_come_first() -> None:
-    async with rig(lane=LaneSettings(request_poll_ms=700)) as world:
+    async with rig(lane=LaneSettings(request_poll_ms=700, answer_at_most=1)) as world:
         first = await world.node("n1").app().start()
         second = await world.node("n2").app().start()
         await world.until(lambda: len(second.tenures) == 2)
@@ -265,6 +258,39 @@ async def _requests_come_first() -> None:
         assert [(await world.run(w)).granted for w in wishes] == [True] * len(wishes)
         assert not {a.key for a in accepted} & set(world.delivered())
         assert len(world.deliveries) == others
+
+
+# Rule 6: a flood of requests
+
+
+async def test_a_flood_of_requests_is_answered_in_pages_and_keeps_no_other_shard_waiting() -> None:
+    most = 4
+    async with rig(lane=LaneSettings(request_poll_ms=700, answer_at_most=most)) as world:
+        node = await world.node().app().start()
+        await world.advance(100)
+        ownership: Any = node.engine._ownership
+        ask, pages = ownership.requests, list[Sequence[Request]]()
+
+        async def watched(*args: Any, **options: Any) -> Sequence[Request]:
+            pages.append(await ask(*args, **options))
+            return pages[-1]
+
+        ownership.requests = watched
+        accepted = await world.spread([20_000] * 8)
+        await world.advance(1000)
+        flooded = min(accepted, key=shard_of)
+        quiet = max(accepted, key=shard_of)  # an index has its requests behind those of the flood
+        assert shard_of(flooded) != shard_of(quiet)
+        wakes = [door.wake(shard_of(flooded), [flooded.key]) for _ in range(39)]
+        pages.clear()
+        await write(world, lambda tx: tx.insert_requests(wakes))
+        wish = world.change(Change.CANCEL, quiet)
+        assert (await world.run(wish)).granted
+        await world.advance(5000)
+        assert sum(map(len, pages)) == len(wakes) + 1
+        assert {len(page) for page in pages} <= {0, 1, 3, most}
+        asked = next(i for i, page in enumerate(pages) if any(request.change for request in page))
+        assert asked <= 1, "the cancel is read after one page of the flood"
 
 
 # Rule 10: a settle that changed no row

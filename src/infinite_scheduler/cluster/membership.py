@@ -54,6 +54,10 @@ class Keeper(Protocol):
 class Renewal(Protocol):
     """The lease that a heartbeat renews."""
 
+    def asked(self) -> None: ...
+
+    def answered(self) -> None: ...
+
     def renewed(self, asked_ms: int) -> bool: ...
 
     def missed(self, error: Exception) -> None: ...
@@ -147,12 +151,14 @@ class Membership:
         asked_ms = self._clock.steady_ms()
         renew = self._renewed_ms is None or asked_ms - self._renewed_ms >= self._heartbeat_ms
         held = [dict(keeper.owners()) for keeper in self._keepers]  # the view is not older than this
+        self._lease.asked()
         view = await self._ownership.beat(
             renew=renew,
             draining=self._withdrawn,
             clock_off=self._off,
             clock_offset_ms=self._reference.offset_ms(),
         )
+        self._lease.answered()
         if renew:
             self._renewed_ms = asked_ms
             if self._lease.renewed(asked_ms):

@@ -29,7 +29,7 @@ from infinite_scheduler.observe.events import (
     StoreBack,
     TaskFailed,
 )
-from infinite_scheduler.store.base import Answers, Claim, Grant, Ownership, Request, Running, Settlement
+from infinite_scheduler.store.base import NAMED, Answers, Claim, Grant, Ownership, Request, Running, Settlement, named
 from infinite_scheduler.store.base import Settled as Recorded
 
 T = TypeVar("T")
@@ -38,9 +38,6 @@ SETTLE_AT_ONCE = 500
 SETTLE_AT_MOST = 1000
 SETTLE_LINGER_MS = 3
 """Outcomes are made durable in batches: of this size, or when the first has waited this long."""
-
-ANSWER_AT_MOST = 1000
-"""So many jobs named by requests are looked at in one transaction; their payloads are read as far as there is room."""
 
 BACK_OFF_MS = (50, 1000)
 """The first and the longest wait for a store that is away."""
@@ -52,6 +49,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_poll_ms: int = 50
     sweep_ms: int = 60_000
     shown_ms: int = 1000
+    answer_at_most: int = NAMED  # jobs named by requests in one transaction; payloads are read as far as there is room
 
 
 class Lane:
@@ -73,6 +71,7 @@ class Lane:
         self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None] | None]] = deque()
         self._stir = asyncio.Event()
         self._poked = False
+        self._served: set[Shard] = set()  # those whose requests filled a page: first come the others
         self._next_poll_ms = 0
         self._shown_next_ms = 0
         self._away_since_ms: int | None = None
@@ -349,20 +348,25 @@ class Lane:
             return False
         self._poked = False
         self._next_poll_ms = self._clock.steady_ms() + self._settings.request_poll_ms
+        most = self._settings.answer_at_most
+        asked = [t for t in sound if t.shard not in self._served] or sound
         try:
-            requests = await self._ownership.requests([t.shard for t in sound], poked=poked)
-            now = _first(requests, ANSWER_AT_MOST)
-            if now:
-                await self._decide(now)
+            requests = await self._ownership.requests([t.shard for t in asked], poked=poked, limit=most)
+            if requests:
+                await self._decide(requests)
         except BaseException:
             self._poked = True
             raise
-        if len(now) < len(requests):
+        if named(requests) >= most:
+            self._served.update(request.shard for request in requests)
             self._poked = True
             return True
-        for tenure in sound:
+        for tenure in asked:
             tenure.greeted = True
-        return bool(now)
+        if len(asked) < len(sound):
+            self._poked = True  # now for those that were passed over
+        self._served.clear()
+        return bool(requests) or self._poked
 
     async def _decide(self, requests: Sequence[Request]) -> None:
         """Take the jobs in question off the wheel, decide in the store, then let memory follow [7]."""
@@ -507,13 +511,3 @@ class Lane:
         if self._away_since_ms is not None:
             self._tell(StoreBack(away_ms=self._clock.steady_ms() - self._away_since_ms))
             self._away_since_ms = None
-
-
-def _first(requests: Sequence[Request], most: int) -> Sequence[Request]:
-    """So many of the requests that they name about `most` jobs; one at least."""
-    named = 0
-    for i, request in enumerate(requests):
-        named += len(request.keys)
-        if named > most and i:
-            return requests[:i]
-    return requests

@@ -16,7 +16,16 @@ class Lease:
         self._renewed_ms: int | None = None
         self._failing_since_ms: int | None = None
         self._error: str | None = None  # of the last heartbeat, if it failed
+        self._asked_ms: int | None = None  # when the store was asked that has not answered yet
         self.lapsed = False
+
+    def asked(self) -> None:
+        """A heartbeat is on its way: while it has no answer, that is the cause if the lease lapses."""
+        self._asked_ms = self._clock.steady_ms()
+
+    def answered(self) -> None:
+        """The store has answered."""
+        self._asked_ms = None
 
     def renewed(self, asked_ms: int) -> bool:
         """A renewal asked for at `asked_ms` is durable. True: the lease had lapsed, check everything that is owned."""
@@ -30,7 +39,7 @@ class Lease:
 
     def missed(self, error: Exception) -> None:
         """A heartbeat failed: told when that begins, and as the cause if the lease lapses."""
-        self._error = describe(error)
+        self._asked_ms, self._error = None, describe(error)
         if self._failing_since_ms is None:
             self._failing_since_ms = self._clock.steady_ms()
             self._tell(HeartbeatFailing(error=self._error))
@@ -48,8 +57,14 @@ class Lease:
         silent_ms = self._clock.steady_ms() - self._renewed_ms
         if silent_ms >= self._lease_ms and not self.lapsed:
             self.lapsed = True
-            self._tell(LeaseLapsed(silent_ms=silent_ms, error=self._error))
+            self._tell(LeaseLapsed(silent_ms=silent_ms, error=self._error or self._silence()))
         return not self.lapsed
+
+    def _silence(self) -> str | None:
+        """A call that neither fails nor returns, as when the server is frozen."""
+        if self._asked_ms is None:
+            return None
+        return f"the store has not answered for {(self._clock.steady_ms() - self._asked_ms) / 1000:.1f} s"
 
 
 class Gate:

@@ -28,7 +28,8 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
     if names_server(url):
         from infinite_scheduler.store.sql.server.database import ServerDatabase
 
-        return ServerDatabase(server_driver(url), lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl)
+        driver = server_driver(url, limits)
+        return ServerDatabase(driver, lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl)
     scheme = url.partition(":")[0]
     if scheme != "sqlite":
         raise ConfigError(
@@ -40,17 +41,21 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
     return SqliteDatabase(path_of(url))
 
 
-def server_driver(url: str) -> "Driver":
+def server_driver(url: str, limits: "StoreLimits | None" = None) -> "Driver":
     """The driver of the server that a URL names."""
+    from infinite_scheduler.store.base import StoreLimits
     from infinite_scheduler.store.sql.server.address import address_of
     from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
 
     address = address_of(url)
     require_driver(address.kind)
+    from infinite_scheduler.store.sql.server.driver import Waits
+
+    waits = Waits.of(limits or StoreLimits())
     if address.kind == "postgres":
         from infinite_scheduler.store.sql.server.postgres import PostgresDriver
 
-        return PostgresDriver(psycopg_arguments(address), str(address))
+        return PostgresDriver(psycopg_arguments(address), str(address), waits)
     from infinite_scheduler.store.sql.server.mariadb import MariaDriver
 
-    return MariaDriver(pymysql_arguments(address), str(address))
+    return MariaDriver(pymysql_arguments(address), str(address), waits)

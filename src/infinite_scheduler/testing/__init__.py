@@ -1,27 +1,29 @@
-"""For tests: a clock that is moved by hand, a node that is run by it, and the promises of a store."""
+"""For tests: a clock that is moved by hand, a node that is run by it, a broker, and the promises of a store."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from infinite_scheduler.kafka.embedded import embedded_broker
     from infinite_scheduler.testing.clock import ManualClock
     from infinite_scheduler.testing.harness import Delivery, Harness
     from infinite_scheduler.testing.store_contract import StoreContract
 
 _HOME = {
-    "ManualClock": "clock",
-    "Delivery": "harness",
-    "Harness": "harness",
-    "StoreContract": "store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when it is used
+    "ManualClock": "testing.clock",
+    "Delivery": "testing.harness",
+    "Harness": "testing.harness",
+    "embedded_broker": "kafka.embedded",
+    "StoreContract": "testing.store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when it is used
 }
 
-__all__ = ["Delivery", "Harness", "ManualClock", "StoreContract"]
+__all__ = ["Delivery", "Harness", "ManualClock", "StoreContract", "embedded_broker"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"infinite_scheduler.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

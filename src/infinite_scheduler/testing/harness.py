@@ -172,8 +172,15 @@ class Watched(Handler):
 
     def __init__(self, inner: Handler, harness: Harness) -> None:
         self.batch = inner.batch
+        self.checks = inner.checks
         self._inner = inner
         self._harness = harness
+
+    def check(self, data: Any) -> None:
+        self._inner.check(data)
+
+    def adopt(self, message: Mapping[str, Any]) -> object | None:
+        return self._inner.adopt(message)
 
     async def start(self) -> None:
         await self._inner.start()

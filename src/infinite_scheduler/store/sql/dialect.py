@@ -21,6 +21,10 @@ COMPARE_AND_SET: Final = (
 """What a job becomes (the first six), if it is as remembered (the other four)."""
 
 
+COUNTED: Final = 100_000
+"""Idempotency keys that are counted one by one, in some 10 ms; there may be hundreds of millions."""
+
+
 class Blob(bytes):
     """Bytes for a column of kind `bytes`: where keys have a type of their own, drivers must tell the two apart."""
 
@@ -61,6 +65,9 @@ class Dialect(ABC):
 
     keys_table_options: str = ""
     """The same for idempotency keys, which `prune_keys` deletes by age."""
+
+    large_table_options: str = ""
+    """The same for a table whose rows may be large."""
 
     keys_indexes: Sequence[tuple[str, str]] = ()
     """Indexes (name, columns) that `prune_keys` needs."""
@@ -189,6 +196,25 @@ class Dialect(ABC):
     @abstractmethod
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
         """Delete up to so many idempotency keys that were claimed before this moment. Returns how many were deleted."""
+
+    keys_estimate: str
+    """A statement that tells about how many idempotency keys there are, without counting them."""
+
+    def count_keys(self, cursor: Cursor) -> int:
+        """How many idempotency keys there are: counted up to a bound, beyond it estimated."""
+        cursor.execute(
+            f"SELECT COUNT(*) FROM (SELECT 1 FROM scheduler_idempotency_keys LIMIT {COUNTED + 1}) AS counted"
+        )
+        counted = int(cursor.fetchone()[0])
+        if counted <= COUNTED:
+            return counted
+        cursor.execute(self.keys_estimate)
+        return max(counted, int(cursor.fetchone()[0] or 0))
+
+    def value_room(self, cursor: Cursor) -> int | None:
+        """The largest bytes that a statement can bring into a row, beside some text; None: larger than anybody has."""
+        del cursor
+        return None
 
     @abstractmethod
     def tables(self, cursor: Cursor) -> frozenset[str]:

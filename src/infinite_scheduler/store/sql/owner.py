@@ -116,8 +116,11 @@ def scan(tx: Statements, wanted: Scan) -> Page:
     """Read rows by their keys and by their entries; what does not agree with `row.due` is stale and skipped [5]."""
     rows, rows_end = tx.scan_rows(wanted)
     entries, entries_end = tx.scan_entries(msgspec.structs.replace(wanted, end=rows_end or wanted.end))
+    current = [job for job in rows if current_row(job)]
+    if not entries and entries_end is None:
+        return Page(jobs=current, next=rows_end)
     ends = [end for end in (rows_end, entries_end) if end is not None]
-    found = {job.key: job for job in rows if current_row(job)}
+    found = {job.key: job for job in current}
     found.update((job.key, job) for place, job in entries if current_entry(place, job))
     jobs = sorted(found.values(), key=_position)
     if not ends:

@@ -7,6 +7,7 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.store.base import (
+    NAMED,
     ROOM,
     Answers,
     Claim,
@@ -111,10 +112,10 @@ class SqlOwnership(Ownership):
         lane = self._sessions[min(scan.shards) % self.lanes]
         return await lane.read(lambda tx: owner.scan(tx, scan))
 
-    async def requests(self, shards: Collection[Shard], *, poked: bool) -> Sequence[Request]:
+    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
         lane = self._lane(shards)
         if await lane.changed() or poked:
-            return await lane.read(lambda tx: tx.read_requests(shards))
+            return await lane.read(lambda tx: tx.read_requests(shards, limit))
         return ()
 
     async def answer(

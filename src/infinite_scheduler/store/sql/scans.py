@@ -76,7 +76,7 @@ class Scans(JobRows):
 
         Returns them; the key up to which all were read, or None; and how many rows were looked at.
         """
-        condition, stride = self._filter(scan), max(STRIDE * scan.limit, min(BUDGET * scan.limit, LEAST_STRIDE))
+        condition, stride = self._filter(scan), self._stride(scan)
         rows: list[Any] = []
         start, end, looked = scan.start, scan.end, 0
         limit, room = scan.limit - len(before), scan.room - _weight(before)
@@ -92,6 +92,11 @@ class Scans(JobRows):
             looked += stride
             if looked >= budget:
                 return rows, bound, looked
+
+    def _stride(self, scan: Scan) -> int:
+        """How many rows are looked at in one statement: more where most of them belong to others."""
+        share = self._shape(scan.app)[0] // len(scan.shards)
+        return min(BUDGET * scan.limit, max(STRIDE * max(1, share) * scan.limit, LEAST_STRIDE))
 
     def _read_some(
         self, table: str, condition: str, span: tuple[bytes, bytes], sizes: tuple[int, int], room: int

@@ -23,6 +23,7 @@ class SqliteDialect(Dialect):
     table_options = " WITHOUT ROWID"
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
+    keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest go first
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         whole = len(rows) - len(rows) % BLOCK

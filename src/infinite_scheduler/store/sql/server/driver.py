@@ -1,37 +1,56 @@
 """What a database server's driver must be told and asked, beside the words of its dialect."""
 
 import enum
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, Self
+
+import msgspec
 
 from infinite_scheduler.errors import SchedulerError, StoreUnavailable
+from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.server.masking import HIDDEN, without_secrets
 
-IDLE_S: Final = 5
-"""A transaction that stays idle for longer is ended by the server: its process may be frozen, with locks in hand."""
-
-LOCK_WAIT_S: Final = 10
 DDL_WAIT_S: Final = 30
 DROP_WAIT_S: Final = 1
-"""How long a transaction waits for a lock, a maker of tables for its turn, and a drop for a table to be free."""
-
-SILENCE_S: Final = 20.0
-"""A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
-
-Longer than a statement may wait for a lock, after which the server would speak.
-"""
+"""How long a maker of tables waits for its turn, and a drop for a table to be free."""
 
 DDL_SILENCE_S: Final = 600.0
-"""The same while tables are changed: a large one takes its time."""
+"""How long a server may say nothing while tables are changed: a large one takes its time."""
 
 KEEPALIVE: Final = {"idle": 10, "interval": 5, "count": 3}
 """Seconds, seconds and times: so a connection to a machine that is gone is known to be dead, though nobody uses it."""
 
 UNACKNOWLEDGED_MS: Final = 15_000
 """What the other machine has not acknowledged for so long never arrives."""
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the server and this process are patient, in seconds; servers count in whole ones."""
+
+    idle_s: int = 5
+    """A transaction that is idle for longer is ended by the server: its process may be frozen, with locks in hand."""
+
+    lock_s: int = 10
+    """How long a transaction waits for a lock."""
+
+    silence_s: float = 20.0
+    """A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
+
+    Longer than a statement may wait for a lock, after which the server would speak.
+    """
+
+    @classmethod
+    def of(cls, limits: StoreLimits) -> Self:
+        """What the settings say."""
+        return cls(
+            idle_s=math.ceil(limits.idle_in_transaction_ms / 1000),
+            lock_s=math.ceil(limits.lock_wait_ms / 1000),
+            silence_s=limits.silence_ms / 1000,
+        )
 
 
 class Fault(enum.Enum):

@@ -1,14 +1,18 @@
 """Values as MariaDB and MySQL read them in a statement, a column at a time: the driver looks at each one by itself."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_NO_BACKSLASH_ESCAPES
 
-from infinite_scheduler.store.sql.dialect import Cursor, Row
+from infinite_scheduler.store.sql.dialect import Blob, Cursor, Row
 
 NULL = "NULL"
+
+LONG = 1024
+"""Bytes that are written in the shorter way: a packet has an end."""
 
 
 def row_texts(cursor: Cursor, rows: Sequence[Row]) -> list[str]:
@@ -40,6 +44,8 @@ def _literal(value: Any, *, plain: bool) -> str:
             return NULL
         case str():
             return _quoted(value, plain=plain)
+        case Blob() if len(value) > LONG:
+            return f"FROM_BASE64('{b64encode(value).decode()}')"
         case bytes():
             return key_text(value)
         case int():

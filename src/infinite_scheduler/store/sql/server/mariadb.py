@@ -16,15 +16,14 @@ from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
     DDL_WAIT_S,
     DROP_WAIT_S,
-    IDLE_S,
     KEEPALIVE,
-    LOCK_WAIT_S,
-    SILENCE_S,
     UNACKNOWLEDGED_MS,
     Connection,
     Driver,
     Fault,
+    Waits,
 )
+from infinite_scheduler.store.sql.server.mariadb_connection import Prompt
 from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
 
 LOST: Final = frozenset(
@@ -60,7 +59,7 @@ TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: let max_allowed_packet be 16M at least"),
     ER.LOCK_WAIT_TIMEOUT: (
         StoreUnavailable,
-        f"{{place}}: a lock was held for {LOCK_WAIT_S} s ({{said}}): {LOOK_FOR}",
+        f"{{place}}: a lock was held for {{lock_s}} s ({{said}}): {LOOK_FOR}",
     ),
     **dict.fromkeys(NOT_NOW, _NO_CONNECTION),
     **dict.fromkeys(READ_ONLY, _NO_WRITES),
@@ -73,7 +72,7 @@ TIMEOUTS: Final = ("read_timeout", "write_timeout")
 
 ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SETTINGS: Final = (
-    f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_S}, SESSION lock_wait_timeout = {LOCK_WAIT_S},"
+    "SET SESSION innodb_lock_wait_timeout = {lock_s}, SESSION lock_wait_timeout = {lock_s},"
     " SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00'"
 )
 
@@ -90,16 +89,17 @@ class MariaDriver(Driver):
     Error: ClassVar[type[Exception]] = pymysql.err.Error
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
 
-    def __init__(self, arguments: dict[str, Any], place: str) -> None:
+    def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
+        self._waits = waits
         self.dialect = MariaDialect(EXACT["MariaDB"])
         self.place = place
         self.secrets = [arguments.get("password", b"").decode()]
         self._arguments = arguments
 
     def connect(self) -> Connection:
-        asked = {name: self._arguments.get(name, SILENCE_S) for name in TIMEOUTS}
+        asked = {name: self._arguments.get(name, self._waits.silence_s) for name in TIMEOUTS}
         handshake = dict.fromkeys(TIMEOUTS, self._arguments["connect_timeout"])
-        connection = pymysql.connect(
+        connection = Prompt(
             **self._arguments | handshake,
             autocommit=True,
             charset="utf8mb4",
@@ -112,9 +112,9 @@ class MariaDriver(Driver):
         self.dialect = MariaDialect(EXACT["MariaDB" if "MariaDB" in told else "MySQL"])
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
-        cursor.execute(SETTINGS)
+        cursor.execute(SETTINGS.format(lock_s=self._waits.lock_s))
         with suppress(pymysql.err.OperationalError):  # MySQL has no such setting
-            cursor.execute(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
+            cursor.execute(f"SET SESSION idle_transaction_timeout = {self._waits.idle_s}")
         return cast("Connection", connection)
 
     def borrowed(self, connection: Any) -> Cursor:
@@ -153,7 +153,7 @@ class MariaDriver(Driver):
         known = TRANSLATED.get(error.args[0] if error.args else 0)
         if known is not None:
             kind, text = known
-            return kind(text.format(place=self.place, said=said))
+            return kind(text.format(place=self.place, said=said, lock_s=self._waits.lock_s))
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
             return self._away(error, said)
         return StoreBroken(f"{self.place} refused a statement ({said})")
@@ -199,7 +199,7 @@ class MariaDriver(Driver):
         else:
             return False
         name = self._arguments["database"].replace("`", "``")
-        arguments = dict.fromkeys(TIMEOUTS, SILENCE_S) | self._arguments
+        arguments = dict.fromkeys(TIMEOUTS, self._waits.silence_s) | self._arguments
         without = {key: value for key, value in arguments.items() if key != "database"}
         with pymysql.connect(**without, autocommit=True) as connection, connection.cursor() as cursor:
             return bool(cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4"))

@@ -42,6 +42,9 @@ PACKET: Final = 1 << 20
 That is 16 MiB by default. A payload of 1 MiB whose every sign is written as two needs 2 MiB and a little more.
 """
 
+BESIDE: Final = 128 << 10
+"""Bytes of a packet that are left for what stands beside a large value."""
+
 BY_KEY: Final = " FORCE INDEX (PRIMARY)"
 """A table that looks small, as a new one does and any after a restart, would be read from end to end, locks and all."""
 
@@ -63,10 +66,14 @@ class MariaDialect(Dialect):
     indexes_in_tables = True
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
     keys_indexes = (("scheduler_idempotency_keys_by_age", "created_ms"),)
+    keys_estimate = (
+        "SELECT table_rows FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = 'scheduler_idempotency_keys'"
+    )
 
     def __init__(self, collation: str) -> None:
         self.table_options = f" ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation} ROW_FORMAT = DYNAMIC"
-        self.keys_table_options = self.table_options
+        self.keys_table_options = self.large_table_options = self.table_options
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         word = "INSERT IGNORE" if ignore else "INSERT"
@@ -154,6 +161,11 @@ class MariaDialect(Dialect):
             "DELETE FROM scheduler_idempotency_keys WHERE created_ms < ? ORDER BY created_ms LIMIT ?",
             (before_ms, limit),
         )
+
+    def value_room(self, cursor: Cursor) -> int:
+        """As much as fits into a packet, beside texts and other values; bytes are sent as four signs for three."""
+        cursor.execute("SELECT @@max_allowed_packet")
+        return max(0, (int(cursor.fetchone()[0]) - BESIDE) * 3 // 4)
 
     def tables(self, cursor: Cursor) -> frozenset[str]:
         cursor.execute(

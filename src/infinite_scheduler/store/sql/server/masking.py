@@ -1,4 +1,4 @@
-"""Shows URLs without their secrets."""
+"""Shows URLs and messages without their secrets."""
 
 import re
 from typing import Final, NamedTuple
@@ -10,7 +10,18 @@ HIDDEN: Final = "***"
 _LEAD: Final = re.compile(r"\s*(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]*://")
 _SERVER: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 _ODD_NAME: Final = re.compile(r"(?:^|&)[\w.-]*[^\w.&=-]")
-_IN_TEXT: Final = re.compile(r"""(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]+""")
+_IN_TEXT: Final = re.compile(
+    r"""
+    (?P<url>(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]+)
+    | (?P<name>(?:(?<!using[ ])|(?!password:[ ](?:YES|NO)\b))(?:passw\w*|passphrase|pwd|\bpass)["']?\s*[=:]\s*)
+      (?:"(?:\\.|[^"\\])*(?:"|$) | '(?:\\.|''|[^'\\])*(?:'|$) | \S)\S*
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+"""A URL, or a password with its name before it. Where nobody can say how long that is, it ends with the word.
+
+"using password: YES" is what MariaDB says of a refused login: there it is no password.
+"""
 
 
 class Pieces(NamedTuple):
@@ -53,8 +64,8 @@ def masked(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text, such as the message of a driver, with every URL in it masked."""
-    return _IN_TEXT.sub(lambda found: masked(found[0]), text)
+    """A text, such as the message of a driver, without the secrets in its URLs and what it calls a password."""
+    return _IN_TEXT.sub(lambda found: masked(found[0]) if found["url"] else found["name"] + HIDDEN, text)
 
 
 def _login(login: str) -> str:

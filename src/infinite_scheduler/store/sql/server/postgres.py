@@ -18,17 +18,16 @@ from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
     DDL_WAIT_S,
     DROP_WAIT_S,
-    IDLE_S,
     KEEPALIVE,
-    LOCK_WAIT_S,
-    SILENCE_S,
     UNACKNOWLEDGED_MS,
     Connection,
     Driver,
     Fault,
+    Waits,
 )
 from infinite_scheduler.store.sql.server.options import SECRET
 from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
+from infinite_scheduler.store.sql.server.postgres_login import code_of_refusal, server_spoke
 
 UUID: Final = 2950
 """The type number of uuid, the same in every PostgreSQL."""
@@ -36,7 +35,7 @@ UUID: Final = 2950
 
 BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
-    f" SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s';"
+    " SET LOCAL idle_in_transaction_session_timeout = '{idle_s}s'; SET LOCAL lock_timeout = '{lock_s}s';"
     " SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
     " SET LOCAL jit = off"
 )
@@ -56,7 +55,7 @@ KEPT_ALIVE: Final = {f"keepalives_{name}": value for name, value in KEEPALIVE.it
     "tcp_user_timeout": UNACKNOWLEDGED_MS
 }
 
-# A connection that is refused has no code, only words: those of a server that speaks English.
+# A connection that is refused has no code, only words: these are those of a server that speaks English.
 REFUSED: Final = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
 NO_DATABASE: Final = 'database "'
 NOT_NOW: Final = (
@@ -68,6 +67,15 @@ NOT_NOW: Final = (
     "in recovery mode",
     "not yet accepting connections",
 )
+
+REFUSALS: Final = (
+    errors.InvalidPassword,
+    errors.InvalidAuthorizationSpecification,
+    errors.InvalidCatalogName,
+    errors.TooManyConnections,
+    errors.CannotConnectNow,
+)
+"""What the words above mean."""
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -81,7 +89,7 @@ class Silent(psycopg.OperationalError):
 class Patient(psycopg.Connection[Any]):
     """A connection that gives a silent server up: libpq itself would wait for ever."""
 
-    silence_s = SILENCE_S
+    silence_s = Waits().silence_s
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         try:
@@ -175,17 +183,24 @@ class PostgresDriver(Driver):
     Error: ClassVar[type[Exception]] = psycopg.Error
     sqlalchemy = frozenset({"postgresql+psycopg"})
 
-    def __init__(self, arguments: dict[str, Any], place: str) -> None:
+    def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
         self.dialect = PostgresDialect()
+        self._waits = waits
+        self._begin = BEGIN.format(idle_s=waits.idle_s, lock_s=waits.lock_s)
         self.place = place
         self.secrets = [str(arguments[name]) for name in SECRET if name in arguments]
         self._arguments = arguments
 
     def connect(self) -> Connection:
-        # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
-        connection = Patient.connect(**KEPT_ALIVE | self._arguments, autocommit=True, prepare_threshold=None)
+        arguments = KEPT_ALIVE | self._arguments
+        try:
+            # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
+            connection = Patient.connect(**arguments, autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            raise understood(error, arguments) from error
         adapt(connection.adapters)
         connection.cursor_factory = Turn
+        connection.silence_s = self._waits.silence_s
         return cast("Connection", connection)
 
     def borrowed(self, connection: Any) -> Cursor:
@@ -197,7 +212,7 @@ class PostgresDriver(Driver):
         return bool(connection.autocommit)
 
     def begin(self, cursor: Cursor) -> None:
-        cast("Turn", cursor).opening = BEGIN
+        cast("Turn", cursor).opening = self._begin
 
     def commit(self, cursor: Cursor) -> None:
         _end(cast("Turn", cursor), "COMMIT")
@@ -251,17 +266,17 @@ class PostgresDriver(Driver):
                 return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
             case errors.LockNotAvailable():
                 return StoreUnavailable(
-                    f"{self.place}: a lock was held for {LOCK_WAIT_S} s ({said}): "
+                    f"{self.place}: a lock was held for {self._waits.lock_s} s ({said}): "
                     "look for old transactions in pg_stat_activity"
                 )
             case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
-                return self._away(said)
+                return self._away(error, said)
             case _:
                 return StoreBroken(f"{self.place} refused a statement ({said})")
 
-    def _away(self, said: str) -> SchedulerError:
+    def _away(self, error: Exception, said: str) -> SchedulerError:
         """A connection that did not come about, or is gone."""
-        if "FATAL" in said and any(known in said for known in NOT_NOW):
+        if self.fault(error) is Fault.NOT_NOW:
             return StoreUnavailable(f"{self.place} takes no connection at the moment ({said})")
         if "FATAL" in said and _is_refusal(said):
             return StoreMismatch(f"{self.place} refuses the user or the password ({said}): check store.url")
@@ -280,7 +295,8 @@ class PostgresDriver(Driver):
         cursor.connection.silence_s = DDL_SILENCE_S  # type: ignore[attr-defined]
         cursor.execute("BEGIN")
         cursor.execute(
-            f"SET LOCAL lock_timeout = '{DDL_WAIT_S}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'"
+            f"SET LOCAL lock_timeout = '{DDL_WAIT_S}s';"
+            f" SET LOCAL idle_in_transaction_session_timeout = '{self._waits.idle_s}s'"
         )
         try:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
@@ -305,7 +321,7 @@ class PostgresDriver(Driver):
     def create_database(self) -> bool:
         try:
             self.connect().close()
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, errors.InvalidCatalogName):
             with psycopg.connect(**{**self._arguments, "dbname": MAINTENANCE}, autocommit=True) as connection:
                 return _make_database(connection, self._arguments["dbname"])
         return False
@@ -327,6 +343,17 @@ def _make_database(connection: psycopg.Connection[Any], name: str) -> bool:
         connection.execute(make)
         return True
     return False
+
+
+def understood(error: psycopg.OperationalError, arguments: dict[str, Any]) -> psycopg.Error:
+    """A refused login with its code, where its words are not English: that takes a second try."""
+    words = str(error)
+    if error.sqlstate or not server_spoke(words):
+        return error
+    if "FATAL" in words and any(known in words for known in (*REFUSED, *NOT_NOW, NO_DATABASE)):
+        return error
+    code = code_of_refusal(arguments)
+    return next((kind(words) for kind in REFUSALS if kind.sqlstate == code), error)
 
 
 def _is_refusal(words: str) -> bool:

@@ -33,7 +33,8 @@ ARRAYS: Final = {
     "position": "uuid", "due_ms": "bigint", "scheduled_ms": "bigint", "status": "text", "attempt": "bigint",
     "shard": "bigint", "priority": "bigint", "job_data": "text", "job_name": "text", "job_group": "text",
     "tags": "text", "request_id": "text", "size": "bigint", "process": "text", "day": "bigint", "what": "text",
-    "n": "bigint",
+    "n": "bigint", "group_id": "text", "topic": "text", "partition_number": "bigint", "next_offset": "bigint",
+    "topic_id": "text", "moved_ms": "bigint",
 }  # fmt: skip
 """The types of columns of which whole arrays are sent: one statement for any number of rows."""
 
@@ -64,6 +65,7 @@ class PostgresDialect(Dialect):
     table_options = " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
     keys_indexes = (("scheduler_idempotency_keys_by_age", "created_ms"),)
+    keys_estimate = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'scheduler_idempotency_keys'::regclass"
 
     @property
     def job_table_options(self) -> str:
