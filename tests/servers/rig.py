@@ -48,9 +48,9 @@ class Rig:
         assert set(self.deliveries.values()) <= {1}, "a job was handed over twice"
         assert not self.early
 
-    async def settled(self, count: int) -> None:
+    async def settled(self, done: int, pending: int = 0) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while (found := await self.statuses()) != {"done": count}:
+        while (found := await self.statuses()) != Counter(done=done, pending=pending):
             assert time.monotonic() < deadline, f"not everything is done: {found}"
             await asyncio.sleep(0.05)
 

@@ -128,13 +128,13 @@ def test_it_makes_the_database_itself_only_when_asked(
 @pytest.mark.parametrize("missing", ["mariadb"], indirect=True)
 def test_no_connection_that_makes_the_database_waits_for_ever(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    connect = pymysql.connect
+    connect = pymysql.connections.Connection.__init__
 
-    def noted(**arguments: Any) -> Any:
+    def noted(connection: Any, **arguments: Any) -> None:
         made.append((arguments.get("read_timeout"), arguments.get("write_timeout")))
-        return connect(**arguments)
+        connect(connection, **arguments)
 
-    monkeypatch.setattr(pymysql, "connect", noted)
+    monkeypatch.setattr(pymysql.connections.Connection, "__init__", noted)
     assert server_driver(missing).create_database()
     assert len(made) == 2
     assert all(read and write for read, write in made)

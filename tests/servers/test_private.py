@@ -266,7 +266,7 @@ async def _fill_and_go_on(server: Server, url: str, disk: Path) -> None:
             await asyncio.to_thread(server.start)
         second = await _accepted(rig, 10)
         await until(lambda: {job for job, _ in rig.deliveries} == {*first, *second}, "it goes on")
-        assert (await rig.statuses())["pending"] == added, "what was refused is not there, what was accepted is"
+        await rig.settled(20, pending=added)  # what was refused is not there, what was accepted is
 
 
 def test_the_words_of_a_full_disk_are_understood() -> None:

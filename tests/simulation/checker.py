@@ -95,6 +95,7 @@ class Judge:
         self._nonces: dict[str, str] = {}
         self._beats: dict[str, list[float]] = {}  # when each node renewed its lease
         self._killed: dict[str, float] = {}
+        self._left: set[str] = set()
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._steps: dict[str, list[tuple[float, int]]] = {}
         self._deposed: dict[tuple[str, str], list[float]] = {}  # (shard, nonce): when it was taken without a release
@@ -114,6 +115,8 @@ class Judge:
                 self._nonces[event.who] = event.facts["nonce"]
             case "killed":
                 self._killed[event.who] = event.at
+            case "left":
+                self._left.add(event.who)
             case "paused":
                 self._pauses.setdefault(event.who, []).append((event.at, event.facts["until"]))
             case "observed":
@@ -133,7 +136,7 @@ class Judge:
             case "stepped":
                 self._steps.setdefault(event.who, []).append((event.at, event.facts["by"]))
             case _:
-                assert event.what in ("away", "leaving", "left"), event.what
+                assert event.what in ("away", "leaving"), event.what
 
     def _break(self, promise: str, job: str, how: str) -> None:
         self.violations.append(Violation(promise, self._now, job, how))
@@ -326,7 +329,8 @@ class Judge:
             return
         self._deposed.setdefault((shard, former), []).append(self._now)
         name = next((name for name, nonce in self._nonces.items() if nonce == former), "")
-        if name not in self._killed and former != after["nonce"] and not self._had_lapsed(shard, former):
+        living = name not in self._killed and name not in self._left  # the answer to its last take may have been lost
+        if living and former != after["nonce"] and not self._had_lapsed(shard, former):
             silent = self._now - self._beats[former][-1]
             how = f"{who} takes {shard} from {name}, which renewed its lease {silent:.0f} ms ago"
             self._break("a living node keeps its shards", "", how)

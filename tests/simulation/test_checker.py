@@ -190,6 +190,11 @@ def test_a_living_node_keeps_its_shards(tale: Tale) -> None:
     assert tale.broken(lease_ms=3000) == {"a living node keeps its shards"}
 
 
+def test_a_node_that_has_left_keeps_nothing(tale: Tale) -> None:
+    tale.accept().tell(400, "left", "a").join(401, "b").own(500, "b").hand_over(1000, "b").finish(1010, "b")
+    assert tale.broken(lease_ms=3000) == set()
+
+
 def test_a_silent_node_loses_its_shards(tale: Tale) -> None:
     tale.accept().join(1, "b").own(3500, "b").hand_over(3600, "b").finish(3700, "b")
     assert tale.broken(lease_ms=3000) == set()
