@@ -38,13 +38,17 @@ class Doors:
         """What is to be read."""
         return tuple(self._configs)
 
-    def configure(self, table: IngestSettings) -> None:
-        """Read a topic as the settings describe it."""
+    def describe(self, table: IngestSettings) -> "KafkaIngestConfig":
+        """A topic as the settings have it, enabled or not."""
         from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
         values: dict[str, Any] = dict(table)
         values["bootstrap_servers"] = table.bootstrap_servers or self._kafka.bootstrap_servers
-        self.add(KafkaIngestConfig(**values))
+        return self._completed(KafkaIngestConfig(**values))
+
+    def configure(self, table: IngestSettings) -> None:
+        """Read a topic as the settings describe it."""
+        self.add(self.describe(table))
 
     def add(self, config: "KafkaIngestConfig | str | None" = None, topic: str | None = None) -> None:
         """Read one more topic: a whole configuration, or brokers and a topic, or nothing but defaults."""
@@ -62,14 +66,17 @@ class Doors:
             raise ConfigError(f"{config!r} is no KafkaIngestConfig, and names no bootstrap servers")
         if not config.enabled:
             return
-        shared = self._kafka.options().properties
-        config = msgspec.structs.replace(config, properties={**shared, **config.properties})
+        config = self._completed(config)
         if any((config.group_id, config.topic) == (other.group_id, other.topic) for other in self._configs):
             raise ConfigError(
                 f"topic {config.topic!r} is read in the group {config.group_id!r} already: "
                 "a group reads a topic once on a node; give another topic or group_id"
             )
         self._configs.append(config)
+
+    def _completed(self, config: "KafkaIngestConfig") -> "KafkaIngestConfig":
+        shared = self._kafka.options().properties
+        return msgspec.structs.replace(config, properties={**shared, **config.properties})
 
     # Life
 

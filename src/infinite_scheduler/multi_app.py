@@ -12,6 +12,7 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.config.address import effective_url, parts_in
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
 from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, Priority
 from infinite_scheduler.scheduler import Scheduler
@@ -20,14 +21,6 @@ from infinite_scheduler.store.sql.server.address import BadPart
 if TYPE_CHECKING:
     from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
-METRICS: Final = (
-    "messagesReceived",
-    "messagesProcessed",
-    "messagesFailed",
-    "messagesSentToDLQ",
-    "idempotencyCacheSize",
-    "duplicatesSkipped",
-)
 _METHODS: Final = ("handle", "execute")
 _PARTS: Final = {"host": "mysql_host", "port": "mysql_port", "database": "mysql_database", "user": "mysql_username"}
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -150,6 +151,7 @@ class Scheduler(Client):
             raise HandlerError(f"app {name!r}: misfire is {misfire!r}; expected FireNow(), Skip() or ExpireAfter(…)")
         if self._engine is not None:
             raise HandlerError(f"the node runs already: register app {name!r} before it starts")
+        handler.locate(ZoneInfo(self.settings.time.zone))
         plan = AppPlan(
             name=name,
             handler=handler,

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import ConfigError, InvalidRequest, InvalidTime, SendError
-from infinite_scheduler.handlers.kafka import check_topic, read_options
+from infinite_scheduler.handlers.kafka import read_options
 from infinite_scheduler.handlers.sms_retry import read_zone
 from infinite_scheduler.ingest.envelope import ScheduleJobRequest
+from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions, Value
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.loop_thread import LoopThread
@@ -41,8 +42,9 @@ class SmsRetryProducer:
     When `schedule_retry` returns, all replicas in sync have the message. If no broker takes it within `timeout_s`, or
     the topic refuses it, it raises SendError: nothing is lost in silence.
 
-    A datetime with a zone is converted to `zone`, one without is taken as one in it. The messages carry whole seconds;
-    a fraction of one is rounded up, so that no retry is early.
+    A datetime with a zone is converted to `zone`, one without is taken as one in it: use the zone that the scheduler
+    reads the topic's times in, which is UTC unless its `time.zone` or the topic's `zone` is another. The messages carry
+    whole seconds; a fraction of one is rounded up, so that no retry is early.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class SmsRetryProducer:
         closed = "the producer is closed: make another"
         self._thread = LoopThread("sms-retry-producer", idle=closed, ended=closed)
         self._lock = threading.Lock()
-        self._unwatched: set[Future[None]] = set()  # with wait=False, and not delivered yet or never
+        self._unwatched: set[Future[None]] = set()  # with wait=False, and under way
+        self._lost = 0  # of those, never delivered
+        self._lost_by: BaseException | None = None  # why the first of them was not
         self._thread.begin()
         try:
             self._thread.run(self._producer.start())
@@ -118,13 +122,15 @@ class SmsRetryProducer:
         finally:
             self._thread.end()
         with self._lock:
-            lost = [_error(future) for future in self._unwatched]
-            self._unwatched.clear()
+            left, self._unwatched = self._unwatched, set()
+        for future in left:
+            self._count(_error(future))
+        lost, error = self._lost, self._lost_by
         if lost:
             raise SendError(
-                f"not delivered to topic {self._topic!r}: {len(lost)} of the messages; one of them: {lost[0]}",
-                code=getattr(lost[0], "code", "_FAIL"),
-                retryable=getattr(lost[0], "retryable", True),
+                f"not delivered to topic {self._topic!r}: {lost} of the messages; one of them: {error}",
+                code=getattr(error, "code", "_FAIL"),
+                retryable=getattr(error, "retryable", True),
             )
 
     def __enter__(self) -> Self:
@@ -144,9 +150,17 @@ class SmsRetryProducer:
             raise errors[0]
 
     def _delivered(self, future: "Future[None]") -> None:
-        if not future.cancelled() and future.exception() is None:
+        with self._lock:
+            if future not in self._unwatched:
+                return  # close has counted it
+            self._unwatched.remove(future)
+        self._count(_error(future))
+
+    def _count(self, error: BaseException | None) -> None:
+        """Remember a message that was lost, and not all that it carried."""
+        if error is not None:
             with self._lock:
-                self._unwatched.discard(future)
+                self._lost, self._lost_by = self._lost + 1, self._lost_by or error
 
     def _request(
         self,

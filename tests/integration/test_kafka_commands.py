@@ -121,6 +121,19 @@ def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) 
     assert desk("ingest", "status").returncode == 1
 
 
+def test_a_group_that_reads_other_topics_makes_no_topic_ready(
+    desk: Desk, kafka_servers: str, fresh_topic: MakeTopic
+) -> None:
+    other = fresh_topic("other", partitions=2)
+    write(kafka_servers, desk.topic, [message()])
+    with desk.node():
+        assert desk.until(lambda status: status["ready"])["lag"] is not None
+        (status,) = desk.lines("ingest", "status", "--topic", other, "--group", desk.group)
+        assert (status["ready"], status["state"], status["members"]) == (False, "stable", [])
+        assert "its member reads other topics" in status["problems"][0]
+        assert desk("ingest", "status", "--topic", other, "--group", desk.group).returncode == 1
+
+
 def test_what_a_node_could_not_read_is_replayed_by_the_rules_of_today(desk: Desk, kafka_servers: str) -> None:
     values = [message(jobData={"phone": "1"}), "not JSON", message(scheduledTime="soon")]
     write(kafka_servers, desk.topic, values, key=b"k", partition=1)

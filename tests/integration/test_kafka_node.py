@@ -19,8 +19,8 @@ import pytest
 
 from infinite_scheduler import Client, Job, KafkaIngestConfig, MultiAppScheduler, Scheduler, SyncClient
 from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.kafka.embedded import embedded_broker
-from infinite_scheduler.multi_app import METRICS
 from infinite_scheduler.observe.events import Event, IngestStopped, MessagesTaken
 from tests.services.topics import MakeTopic, read, write
 

@@ -223,6 +223,11 @@ class TestErrors:
         with pytest.raises(StoreBroken, match=f"no folder {tmp_path}/nowhere"):
             await opened(tmp_path / "nowhere" / "jobs.db")
 
+    async def test_a_file_is_no_folder(self, path: Path) -> None:
+        path.write_text("notes")
+        with pytest.raises(StoreBroken, match=f"{path} is no folder"):
+            await opened(path / "jobs.db")
+
     async def test_a_folder_is_no_database(self, tmp_path: Path) -> None:
         with pytest.raises(StoreBroken, match="is a folder"):
             await opened(tmp_path)

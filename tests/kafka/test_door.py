@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -14,6 +15,19 @@ from infinite_scheduler.store.inbox import LetterState, Move, Source
 from tests.kafka.rig import Rig, message, messages, until
 from tests.services.topics import read
 from tests.unit.test_wire import Deaf
+
+
+async def until_written(real: Rig, values: list[str], partition: int) -> None:
+    """Write to a partition that is new: it takes a moment until all clients know of it."""
+    for _ in range(100):
+        try:
+            await real.send(values, partition=partition)
+        except Exception:  # noqa: BLE001 - whatever it is, it passes
+            await asyncio.sleep(0.1)
+        else:
+            return
+    raise AssertionError(f"partition {partition} takes nothing")
+
 
 BAD: dict[str, tuple[bytes | None, str]] = {
     "not JSON": (b"foobar", "no JSON that can be read"),
@@ -55,6 +69,14 @@ async def test_job_data_is_kept_byte_for_byte(real: Rig) -> None:
     (record,) = [found async for found in real._client.find_all("sms")]
     assert record.job.payload == data
     assert record.job.scheduled_time.isoformat() == "2035-01-01T10:00:00+00:00"
+
+
+async def test_a_time_without_a_zone_is_one_in_the_zone_of_the_topic(real: Rig) -> None:
+    await real.send([message(1, scheduledTime="2035-01-01T10:00:00")])
+    await real.started(zone="Asia/Dhaka")
+    await real.has([1])
+    (record,) = [found async for found in real._client.find_all("sms")]
+    assert record.job.scheduled_time.isoformat() == "2035-01-01T04:00:00+00:00"
 
 
 class TestDeadLetters:
@@ -138,6 +160,23 @@ class TestDeadLetters:
         assert letters[b"x" * 60_000].state is LetterState.REFUSED
         assert "too large" in str(letters[b"x" * 60_000].note)
 
+    async def test_one_without_a_key_holds_up_no_other_on_a_compacted_topic(self, real: Rig, fresh_topic: Any) -> None:
+        compacted = fresh_topic("compacted", partitions=1, **{"cleanup.policy": "compact"})
+        for number in range(20):
+            await real.send([f"keyless {number}"], partition=0)
+            await real.send([f"keyed {number}"], partition=0, key=b"%d" % number)
+        door = await real.started(dlq_topic=compacted)
+        await until(lambda: door.metrics["messagesSentToDLQ"] == 20)
+        await until(lambda: sum(event.count for event in real.heard(events.DeadLettersRefused)) == 20)
+        found = await asyncio.to_thread(read, real.servers, compacted, 20)
+        assert {record.value for record in found} == {b"keyed %d" % number for number in range(20)}
+        for letter in await real.letters():
+            assert letter.state is (LetterState.REFUSED if letter.key is None else LetterState.SENT)
+            assert letter.key is not None or "every message needs a key" in str(letter.note)
+        assert not real.heard(events.DeadLettersWait)
+        await real.send(["later"], partition=0, key=b"later")
+        await until(lambda: door.metrics["messagesSentToDLQ"] == 21)
+
     async def test_a_topic_that_is_missing_is_told_once_and_used_when_it_is_there(
         self, real: Rig, kafka_servers: str
     ) -> None:
@@ -196,6 +235,90 @@ class TestPassingErrors:
         ]
         assert len(shaky.asked) == 2
         await until(lambda: door.metrics["messagesFailed"] == 2)
+
+    @pytest.mark.parametrize(
+        "raised", [SystemExit(3), asyncio.CancelledError()], ids=lambda raised: type(raised).__name__
+    )
+    async def test_a_check_that_would_end_the_process_costs_its_message_only(
+        self, real: Rig, raised: BaseException
+    ) -> None:
+        class Leaving(Deaf):
+            checks = True
+
+            def check(self, data: Any) -> None:
+                if data["n"] == 1:
+                    raise raised
+
+        await real.send(messages(range(3)), partition=2)
+        door = await real.started(handlers={"sms": Leaving()}, max_retries=1)
+        await real.has([0, 2])
+        (letter,) = await real.letters()
+        assert f"the handler raised {'asyncio.' * (type(raised) is asyncio.CancelledError)}" in letter.error
+        assert door.is_running
+
+    async def test_a_check_that_hangs_is_told_and_keeps_no_process_from_ending(
+        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("infinite_scheduler.ingest.door.HANGS_MS", 300)
+        monkeypatch.setattr("infinite_scheduler.ingest.patience.LOOK_MS", 100)
+        released, workers = threading.Event(), []
+
+        class Hanging(Deaf):
+            checks = True
+
+            def check(self, data: Any) -> None:
+                workers.append(threading.current_thread())
+                released.wait()
+
+        await real.send(messages([1]), partition=2)
+        door = real.door(handlers={"sms": Hanging()})
+        door.start()
+        try:
+            await until(lambda: real.heard(events.CheckHangs))
+            assert door.problem == "the check of app 'sms' does not come to an end"
+            assert all(worker.daemon for worker in workers)
+            await asyncio.sleep(0.5)
+        finally:
+            released.set()
+        await until(lambda: door.ready)
+        assert [event.app for event in real.heard(events.CheckHangs)] == ["sms"]
+        await real.has([1])
+
+    async def test_a_door_whose_task_ends_begins_again(self, real: Rig) -> None:
+        door = await real.started()
+        await real.send(messages([1]), partition=2)
+        await real.has([1])
+        assert door._task is not None
+        door._task.cancel()
+        await until(lambda: not door.is_running)
+        await real.send(messages([2]), partition=2)
+        await real.has([1, 2])
+        assert [event.part for event in real.heard(events.TaskFailed)] == [f"topic door of {real.topic}"]
+
+    async def test_what_lies_behind_a_part_that_fails_is_read_again(
+        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "infinite_scheduler.ingest.door.parts",
+            lambda gathered: iter([gathered[start : start + 10] for start in range(0, len(gathered), 10)]),
+        )
+        await real.send(messages(range(100)), partition=2)
+        await real.send(messages(range(100, 200)), partition=3)
+        real.inbox.lost_answers = 1
+        door = real.door()
+        gather, seen = door._consumer.gather, 0
+
+        def gather_all() -> Any:
+            nonlocal seen
+            found = gather()
+            while found and seen + len(found) < 200:
+                found += gather()
+            seen += len(found)
+            return found
+
+        monkeypatch.setattr(door._consumer, "gather", gather_all)
+        door.start()
+        await real.has(range(200))
 
     async def test_an_error_of_the_store_is_narrowed_down_to_its_message(self, real: Rig) -> None:
         def stumble(specs: Any) -> Exception | None:
@@ -311,7 +434,7 @@ class TestPlaces:
         await until(lambda: other.metrics["messagesProcessed"] == 30)
         assert real.numbers() == Counter(dict.fromkeys(range(30), 2))
 
-    @pytest.mark.parametrize("offset", [0, 3])
+    @pytest.mark.parametrize("offset", [0, 3, 12])
     async def test_offsets_that_are_reset_in_kafka_are_told_and_have_no_effect(self, real: Rig, offset: int) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
@@ -327,6 +450,28 @@ class TestPlaces:
         assert (told.partition, told.place, told.committed) == (1, 10, offset)
         await real.send(messages([10]), partition=1)
         await real.has(range(11))
+
+    async def test_what_kafka_was_not_told_before_a_crash_is_nothing_to_warn_about(self, real: Rig) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        def committed() -> int:
+            (found,) = consumer.committed([TopicPartition(real.topic, 1)], 10)
+            return found.offset
+
+        await real.send(messages(range(4)), partition=1)
+        door = await real.started()
+        await real.has(range(4))
+        consumer = Consumer({"bootstrap.servers": real.servers, "group.id": real.group})
+        await until(lambda: committed() == 4)
+        door._consumer.say = lambda places: None  # type: ignore[method-assign]  # it dies before it tells Kafka
+        await real.send(messages(range(4, 10)), partition=1)
+        await real.has(range(10))
+        await door.stop()
+        assert committed() == 4
+        await real.started()
+        await until(lambda: committed() == 10)
+        consumer.close()
+        assert not real.heard(events.PlaceDiffers)
 
     async def test_a_place_that_is_reset_in_the_store_counts(self, real: Rig) -> None:
         await real.send(messages(range(10)), partition=1)
@@ -358,6 +503,48 @@ class TestPlaces:
         await real.send(messages(range(10, 20)), partition=0)  # while nobody reads
         await real.started(auto_offset_reset="latest")
         await real.has(range(10, 20))
+
+    async def test_latest_is_for_a_new_group_and_not_for_a_partition_that_is_added(self, real: Rig) -> None:
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewPartitions
+
+        await real.send(messages([1]), partition=3)
+        door = await real.started(auto_offset_reset="latest")
+        assert await real.places() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
+        await door.stop()
+        admin = AdminClient({"bootstrap.servers": str(real.servers)})
+        await asyncio.to_thread(admin.create_partitions([NewPartitions(real.topic, 7)])[real.topic].result, 10)
+        await until_written(real, messages(range(10, 20)), partition=6)
+        await real.started(auto_offset_reset="latest")
+        await real.has(range(10, 20))
+
+    async def test_two_nodes_of_a_new_group_begin_at_the_end_alike(self, real: Rig) -> None:
+        for partition in range(6):
+            await real.send(messages([partition]), partition=partition)
+        doors = [real.door(auto_offset_reset="latest") for _ in range(3)]
+        for door in doors:
+            door.start()
+        await until(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
+        assert await real.places() == dict.fromkeys(range(6), 1)
+        await real.send(messages([100]), partition=4)
+        await real.has([100])
+
+    async def test_a_topic_that_ends_before_the_place_is_read_from_a_little_before(
+        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await real.send(messages(range(10)), partition=1)
+        door = await real.started()
+        await real.has(range(10))
+        await door.stop()
+        place = Source(real.group, real.topic, 1)
+        await real.store.inbox().reset([Move(source=place, seen=10, next=15)])
+        monkeypatch.setattr("infinite_scheduler.ingest.placer.MARGIN_MS", -60_000)
+        await real.started()
+        await until(lambda: real.heard(events.OffsetGone))
+        (told,) = real.heard(events.OffsetGone)
+        assert (told.place, told.earliest, told.end, told.next) == (15, 0, 10, 10)
+        await real.send(messages([10]), partition=1)
+        await real.has(range(11))
 
     async def test_messages_that_are_gone_are_told_and_the_earliest_is_next(self, real: Rig) -> None:
         from confluent_kafka import TopicPartition

@@ -204,3 +204,15 @@ async def test_the_broker_inside_of_librdkafka_will_do(tmp_path: Path, mock_kafk
         await inside.send(messages(range(50, 60)))
         await inside.started()
         await inside.has(range(60))
+
+
+async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: Rig) -> None:
+    """Two nodes with one `group.instance.id`: the second takes the place of the first."""
+    first = await real.started(properties={"group.instance.id": "node-1"})
+    second = real.door(properties={"group.instance.id": "node-1"})
+    second.start()
+    await until(lambda: any("give every node its own" in told.error for told in real.heard(events.TopicAway)))
+    await second.stop()
+    await real.send(messages([1, 2, 3]))
+    await real.has([1, 2, 3])
+    await until(lambda: first.ready)

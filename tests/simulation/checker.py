@@ -113,10 +113,8 @@ class Judge:
         match event.what:
             case "joined":
                 self._nonces[event.who] = event.facts["nonce"]
-            case "killed":
-                self._killed[event.who] = event.at
-            case "left":
-                self._left.add(event.who)
+            case "killed" | "left":
+                self._ended(event)
             case "paused":
                 self._pauses.setdefault(event.who, []).append((event.at, event.facts["until"]))
             case "observed":
@@ -137,6 +135,12 @@ class Judge:
                 self._steps.setdefault(event.who, []).append((event.at, event.facts["by"]))
             case _:
                 assert event.what in ("away", "leaving"), event.what
+
+    def _ended(self, event: Event) -> None:
+        if event.what == "killed":
+            self._killed[event.who] = event.at
+        else:
+            self._left.add(event.who)
 
     def _break(self, promise: str, job: str, how: str) -> None:
         self.violations.append(Violation(promise, self._now, job, how))

@@ -13,6 +13,7 @@ from infinite_scheduler.cli.run import run
 from infinite_scheduler.client import Client
 from infinite_scheduler.kafka import admin as admin_module
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Place, Source, new_letter_id
+from infinite_scheduler.store.sql.inbox import SqlInbox
 from tests.services.topics import write
 
 NOBODY = "127.0.0.1:1"
@@ -62,6 +63,11 @@ class Desk:
         code = run([*arguments, "--config", str(self._file)])
         told = self._capsys.readouterr()
         return Ended(code, told.out, told.err)
+
+    def configure(self, text: str, other: str) -> None:
+        whole = self._file.read_text()
+        assert text in whole
+        self._file.write_text(whole.replace(text, other))
 
     def in_store(self, work: Callable[[Client], Any]) -> Any:
         async def do() -> Any:
@@ -155,6 +161,7 @@ def test_dead_letters_are_listed_newest_first_with_filters(desk: Desk) -> None:
         "dlq_topic": "dead",
         "note": None,
         "size": 3,
+        "cut_bytes": 0,
     }
 
 
@@ -190,6 +197,16 @@ def test_bytes_that_are_no_text_are_shown_all_the_same(desk: Desk) -> None:
     assert desk("dlq", "show", nothing, "--json").lines[0]["value"] is None
 
 
+def test_a_letter_says_what_was_cut_off(desk: Desk) -> None:
+    cut, whole = desk.keep(letter(b'{"appName": "sm', 1, cut_bytes=5000), letter(request(at=f"{NINE}Z"), 2))
+    assert "5,000 bytes, which the store could not take" in desk("dlq", "show", cut).out
+    assert "cut off" not in desk("dlq", "show", whole).out
+    assert [line["cut_bytes"] for line in desk("dlq", "list", "--json").lines] == [0, 5000]
+    ended = desk("dlq", "replay", cut)
+    assert ended.code == 2
+    assert "read it at offset 1 of partition 3 of topic 'jobs'" in ended.err
+
+
 # Dead letters: try again
 
 
@@ -212,6 +229,26 @@ def test_a_letter_can_have_another_moment(desk: Desk) -> None:
     (answer,) = desk("dlq", "replay", bad, "--at", "2031-01-01T00:00:00Z", "--json").lines
     assert answer["due_ms"] == 1_924_992_000_000
     assert "in 1h" in desk("dlq", "replay", other, "--in", "1h").out
+
+
+def test_a_time_without_a_zone_is_read_in_that_of_its_topic_also_where_it_is_disabled(desk: Desk) -> None:
+    known, twin, stranger, other = desk.keep(
+        letter(request(), 1),
+        letter(request(), 2, source=Source("others", "jobs", 0)),
+        letter(request(), 3, source=Source("readers", "gone", 0)),
+        letter(request(), 4, source=Source("readers", "gone", 0)),
+    )
+    desk.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false\nzone = "Asia/Dhaka"')
+    (answer,) = desk("dlq", "replay", known, "--json").lines
+    assert answer["due_ms"] == 1_896_080_400_000 - 6 * 3_600_000
+    for unknown in (twin, stranger):
+        ended = desk("dlq", "replay", unknown)
+        assert ended.code == 2
+        assert "say the zone with --zone NAME, or another moment with --at or --in" in ended.err
+    (answer,) = desk("dlq", "replay", stranger, "--zone", "Europe/Berlin", "--json").lines
+    assert answer["due_ms"] == 1_896_080_400_000 - 3_600_000
+    assert desk("dlq", "replay", twin, "--in", "1h").code == 0
+    assert "zone is 'Mars'" in desk("dlq", "replay", other, "--zone", "Mars").error
 
 
 def test_what_is_still_bad_says_why_and_stays(desk: Desk) -> None:
@@ -319,6 +356,33 @@ def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, m
     assert "jobs:1 of group readers: from 5 to 4: 1 message will be read again" in plan
 
 
+@pytest.mark.parametrize("moves", [3, 1000])
+def test_a_reset_is_planned_again_while_somebody_reads_on(
+    desk_with_kafka: Desk, mock_kafka: str, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    desk = desk_with_kafka
+    write(mock_kafka, "jobs", [b"1"] * 50, partition=1)
+    desk.place(4, 1)
+    reset, left = SqlInbox.reset, [moves]
+
+    async def busy(self: SqlInbox, wanted: Sequence[Move]) -> None:
+        if left[0]:
+            left[0] -= 1
+            (place,) = await self.places()
+            await reset(self, [Move(source=place.source, seen=place.next, next=place.next + 1)])
+        await reset(self, wanted)
+
+    monkeypatch.setattr(SqlInbox, "reset", busy)
+    ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--yes", "--json")
+    monkeypatch.undo()
+    if moves == 3:
+        (line,) = ended.lines
+        assert (line["from"], line["to"], desk.places()) == (7, 2, [(1, 2)])
+    else:
+        assert (ended.code, desk.places()) == (4, [(1, 14)])
+        assert "nothing was changed: stop the nodes of the group, or try again" in ended.err
+
+
 def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None:
     desk = desk_with_kafka
     write(mock_kafka, "others", [b"1"] * 5, partition=0)
@@ -384,6 +448,16 @@ def test_without_a_configured_topic_somebody_must_name_one(tmp_path: Path, capsy
     ended = desk("ingest", "status")
     assert (ended.code, "add [[ingest]] with a topic, or say which with --topic NAME" in ended.error) == (2, True)
     assert desk("ingest", "status", "--topic", "jobs", "--kafka", NOBODY).code == 1
+
+
+def test_a_topic_that_is_disabled_is_told_as_such(desk: Desk) -> None:
+    desk.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false')
+    ended = desk("ingest", "status")
+    assert ended.code == 2
+    assert "the configuration disables what it names: 'jobs'; set enabled = true" in ended.error
+    (line,) = desk("ingest", "status", "--topic", "jobs", "--json").lines
+    assert line["group"] == "readers"
+    assert "enabled = false" in line["notes"][0]
 
 
 def test_a_kafka_command_without_a_command_explains_itself(desk: Desk) -> None:

@@ -754,7 +754,9 @@ class TestIngest:
             ({"topic": "^all"}, "topic = "),
             ({"dlq_topic": " "}, "dlq_topic = "),
             ({"topic": "a", "dlq_topic": "a"}, 'dlq_topic = "a" (argument): expected another topic'),
-            ({"group_id": ""}, 'group_id = "" (argument): expected a text'),
+            ({"group_id": ""}, 'group_id = "" (argument): expected the name of a consumer group'),
+            ({"group_id": "\t "}, "group_id = "),
+            ({"group_id": "g" * 256}, "group_id = "),
             ({"zone": "Mars"}, 'zone = "Mars" (argument): expected an IANA time zone'),
             ({"max_poll_records": 0}, "max_poll_records = 0 (argument): expected a whole number from 1"),
             (

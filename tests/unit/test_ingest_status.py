@@ -1,6 +1,6 @@
 """How far topics are read, seen from outside, and setting that by hand."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,10 +11,10 @@ from infinite_scheduler.errors import InvalidRequest, PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.status import PartitionStatus, Reset, TopicStatus, look, parse_reset, plan_reset
 from infinite_scheduler.kafka import admin as admin_module
-from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.kafka.admin import Admin, Group, Member
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import StoreLimits
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Source, new_letter_id
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Place, Source, new_letter_id
 from tests.services.topics import write
 
 UTC = ZoneInfo("UTC")
@@ -128,6 +128,40 @@ def test_lag_counts_what_is_there_and_yet_to_be_read(known: dict[str, int], lag:
     assert PartitionStatus(partition=0, **known).lag == lag
 
 
+@pytest.mark.parametrize(
+    ("state", "held", "problem"),
+    [
+        ("stable", [{"jobs": [0, 1]}, {"jobs": [2, 3]}], None),
+        ("stable", [{"jobs": [0, 1]}, {"jobs": [2, 3], "other": [1]}, {}], None),
+        ("empty", [], "nobody reads topic 'jobs' in the group 'readers': start a node"),
+        ("stable", [{"other": [0, 1, 2, 3]}], "in the group 'readers': its member reads other topics, or nothing yet"),
+        ("stable", [{"other": [0]}, {}], "in the group 'readers': its 2 members read other topics"),
+        ("stable", [{"jobs": [0, 2], "other": [1]}], "nobody in the group 'readers' reads partition 1, 3 of topic"),
+        ("preparing_rebalancing", [{}], "the group 'readers' shares its partitions out at the moment"),
+    ],
+)
+async def test_a_topic_is_ready_when_somebody_holds_each_of_its_partitions(
+    mock_kafka: str,
+    inbox: Inbox,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    held: list[dict[str, list[int]]],
+    problem: str | None,
+) -> None:
+    async def group(self: Admin, name: str) -> Group:
+        return Group(state=state, members=[Member(name=f"n{i} of {name}", held=each) for i, each in enumerate(held)])
+
+    monkeypatch.setattr(Admin, "group", group)
+    write(mock_kafka, "jobs", [b"1"])
+    status = await look(config_of(mock_kafka), inbox)
+    if problem is None:
+        assert status.ready
+    else:
+        assert not status.ready
+        assert problem in status.problems[0]
+    assert status.members == [f"n{i} of readers" for i, each in enumerate(held) if "jobs" in each]
+
+
 # Setting
 
 
@@ -171,6 +205,22 @@ async def test_a_reset_is_planned_for_every_partition_that_is_meant(mock_kafka: 
     assert await planned(mock_kafka, inbox, "jobs:0=earliest") == [(0, 4, 0, 4)]
     assert await planned(mock_kafka, inbox, "jobs:1=2") == [(1, None, 2, -2)]
     assert await planned(mock_kafka, inbox, "jobs:0=2099-01-01") == [(0, 4, 5, -1)]
+
+
+async def test_the_end_is_never_before_what_was_read_meanwhile(
+    mock_kafka: str, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
+    await place(inbox, 4)
+    places = inbox.places
+
+    async def moved(*which: str) -> Sequence[Place]:
+        write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
+        await inbox.take([], [], [Move(source=Source(GROUP, "jobs", 0), seen=4, next=9)])
+        return await places(*which)
+
+    monkeypatch.setattr(inbox, "places", moved)
+    assert await planned(mock_kafka, inbox, "jobs:0=latest") == [(0, 9, 10, -1)]
 
 
 @pytest.mark.parametrize(

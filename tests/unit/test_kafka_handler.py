@@ -174,6 +174,17 @@ def test_data_that_has_what_is_needed_is_accepted(data: Any) -> None:
     handler(required=["a"], key="x{a}", value={"v": "{a}"}).check(data)
 
 
+def test_only_the_fields_that_a_message_needs_are_looked_at() -> None:
+    class Unwritable:
+        """JSON has nothing of the kind, so whoever encodes it fails."""
+
+    data = {"a": 1, "b": {"c": "x"}, "rest": Unwritable()}
+    handler(required=["a"], key="{b.c}", headers={"h": "{a}"}).check(data)
+    handler(required=["a", "rest"]).check(data)
+    with pytest.raises(InvalidPayload, match=r"'b\.d'"):
+        handler(key="{b.d}").check(data)
+
+
 class Scripted:
     """A producer that answers what the test says, in turn; then always yes."""
 

@@ -15,6 +15,8 @@ SECRETS = {
     "ssl.key.pem": f"-----BEGIN {SECRET}-----",
     "sasl.oauthbearer.client.secret": SECRET,
     "sasl.oauthbearer.config": f"principal=a extension_b={SECRET}",
+    "sasl.oauthbearer.extensions": f"logicalCluster=a,key={SECRET}",
+    "sasl.kerberos.kinit.cmd": f"echo {SECRET} | kinit me",
     "sasl.jaas.config": f'PlainLoginModule required username="u" password="{SECRET}";',
     "sasl.oauthbearer.assertion.private.key.passphrase": SECRET,
 }

@@ -1,8 +1,9 @@
 """Where a node begins to read a partition."""
 
+import msgspec
 import pytest
 
-from infinite_scheduler.ingest.placing import Facts, needs_bounds, start
+from infinite_scheduler.ingest.placing import Committed, Facts, ends_before_place, needs_bounds, start
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import Move, Place, Source
 
@@ -18,8 +19,12 @@ def facts(
     committed: int | None = None,
     topic_id: str | None = "one",
     bounds: tuple[int, int] | None = None,
+    *,
+    ours: bool = False,
+    source: Source = SOURCE,
 ) -> Facts:
-    return Facts(source=SOURCE, place=place, committed=committed, topic_id=topic_id, bounds=bounds)
+    told = None if committed is None else Committed(committed, ours)
+    return Facts(source=source, place=place, committed=told, topic_id=topic_id, bounds=bounds)
 
 
 def test_the_place_in_the_store_counts() -> None:
@@ -27,9 +32,9 @@ def test_the_place_in_the_store_counts() -> None:
     assert (begin.offset, begin.move, begin.told) == (50, None, None)
 
 
-@pytest.mark.parametrize("committed", [10, 90])
-def test_another_committed_offset_is_told_and_has_no_effect(committed: int) -> None:
-    begin = start(facts(place(50), committed=committed), "earliest")
+@pytest.mark.parametrize(("committed", "ours"), [(0, False), (49, False), (51, False), (51, True)])
+def test_another_committed_offset_is_told_and_has_no_effect(committed: int, ours: bool) -> None:
+    begin = start(facts(place(50), committed=committed, ours=ours), "earliest")
     assert (begin.offset, begin.move) == (50, None)
     assert begin.told == events.PlaceDiffers(
         topic="topic",
@@ -37,8 +42,21 @@ def test_another_committed_offset_is_told_and_has_no_effect(committed: int) -> N
         partition=3,
         place=50,
         committed=committed,
-        command=f"infinite-scheduler ingest offsets --reset topic:3={committed}",
+        command=f"infinite-scheduler ingest offsets --group group --reset topic:3={committed}",
     )
+
+
+@pytest.mark.parametrize("committed", [0, 10, 49])
+def test_what_this_program_committed_may_lag_behind(committed: int) -> None:
+    begin = start(facts(place(50), committed=committed, ours=True), "earliest")
+    assert (begin.offset, begin.move, begin.told) == (50, None, None)
+
+
+def test_the_command_can_be_pasted_whatever_the_group_is_called() -> None:
+    strange = Source("my group; ls", "topic", 3)
+    begin = start(facts(place(50), committed=60, source=strange), "earliest")
+    assert isinstance(begin.told, events.PlaceDiffers)
+    assert " --group 'my group; ls' " in begin.told.command
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
@@ -84,7 +102,34 @@ def test_a_place_that_the_topic_does_not_have_leads_to_its_earliest(bounds: tupl
     begin = start(facts(place(50), bounds=bounds), reset)
     assert begin.offset == bounds[0]
     assert begin.move == Move(source=SOURCE, seen=50, next=bounds[0], topic_id="one")
-    assert begin.told == events.OffsetGone(topic="topic", partition=3, place=50, earliest=bounds[0], end=bounds[1])
+    assert begin.told == events.OffsetGone(
+        topic="topic", partition=3, place=50, earliest=bounds[0], end=bounds[1], next=bounds[0]
+    )
+
+
+@pytest.mark.parametrize(("resume", "offset"), [(30, 30), (40, 40), (2, 5), (45, 40), (None, 5)])
+def test_a_topic_that_has_lost_its_newest_messages_is_read_from_a_little_before(
+    resume: int | None, offset: int
+) -> None:
+    lost = msgspec.structs.replace(facts(place(50), bounds=(5, 40)), resume=resume)
+    assert ends_before_place(lost)
+    begin = start(lost, "latest")
+    assert begin.offset == offset
+    assert isinstance(begin.told, events.OffsetGone)
+    assert begin.told.next == offset
+
+
+@pytest.mark.parametrize(
+    "other", [facts(place(50), bounds=(60, 80)), facts(place(50)), facts(place(50), topic_id="two", bounds=(0, 4))]
+)
+def test_other_topics_have_lost_nothing(other: Facts) -> None:
+    assert not ends_before_place(other)
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_partition_that_a_known_group_has_no_place_in_is_read_from_its_beginning(reset: str) -> None:
+    added = msgspec.structs.replace(facts(bounds=(4, 9)), is_known=True)
+    assert start(added, reset).offset == 4
 
 
 @pytest.mark.parametrize("bounds", [(50, 80), (0, 50), (0, 80)])

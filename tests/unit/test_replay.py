@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from infinite_scheduler.errors import InvalidPayload, InvalidRequest
+from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.model import Accepted, JobSpec
@@ -47,10 +47,10 @@ class App(Handler):
         raise NotImplementedError
 
 
-def letter(value: bytes | None, topic: str = "jobs") -> DeadLetter:
+def letter(value: bytes | None, topic: str = "jobs", *, group: str = "g", cut_bytes: int = 0) -> DeadLetter:
     return DeadLetter(
         id="0" * 32,
-        source=Source("g", topic, 0),
+        source=Source(group, topic, 0),
         offset=7,
         key=None,
         value=value,
@@ -59,17 +59,27 @@ def letter(value: bytes | None, topic: str = "jobs") -> DeadLetter:
         failed_ms=1,
         dlq_topic=None,
         state=LetterState.KEPT,
+        cut_bytes=cut_bytes,
     )
 
 
 async def replayed(value: bytes | None, at_ms: int | None = None, *, topic: str = "jobs", **apps: Handler) -> JobSpec:
     shelf = Shelf()
-    zones = {"local": ZoneInfo("Asia/Dhaka")}
+    zones = {("g", "local"): ZoneInfo("Asia/Dhaka")}
     replayer = Replayer(cast("Inbox", shelf), apps or {"sms": App()}, zone=ZoneInfo("UTC"), zones=zones)
     await replayer.replay(letter(value, topic), at_ms)
     ((letter_id, spec),) = shelf.taken
     assert letter_id == "0" * 32
     return spec
+
+
+async def test_a_flat_letter_that_lacks_only_its_moment_can_be_given_one() -> None:
+    class Sms(App):
+        def adopt(self, message: Any) -> object | None:
+            raise InvalidPayload("retryTime is required")
+
+    spec = await replayed(b'{"campaignTaskId": 1}', AT_MS, sms=Sms())
+    assert (spec.app, spec.scheduled_ms, spec.payload) == ("sms", AT_MS, b'{"campaignTaskId": 1}')
 
 
 async def test_a_letter_that_has_become_good_is_accepted_for_its_own_moment() -> None:
@@ -80,6 +90,44 @@ async def test_a_letter_that_has_become_good_is_accepted_for_its_own_moment() ->
 async def test_a_time_without_a_zone_is_read_in_the_zone_of_its_topic() -> None:
     value = b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00"}'
     assert (await replayed(value, topic="local")).scheduled_ms == NINE_MS - 6 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "zone", "due_ms"),
+    [
+        ("g", "local", None, NINE_MS - 6 * 3_600_000),
+        ("g", "local", "UTC", NINE_MS - 6 * 3_600_000),
+        ("other", "local", "UTC", NINE_MS),
+        ("other", "local", None, None),
+        ("g", "jobs", None, None),
+    ],
+)
+async def test_a_time_without_a_zone_needs_the_one_of_its_group_and_topic(
+    group: str, topic: str, zone: str | None, due_ms: int | None
+) -> None:
+    shelf = Shelf()
+    zones = {("g", "local"): ZoneInfo("Asia/Dhaka")}
+    own = None if zone is None else ZoneInfo(zone)
+    replayer = Replayer(cast("Inbox", shelf), {"sms": App()}, zone=own, zones=zones)
+    bare, zoned = (b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00%b"}' % end for end in (b"", b"Z"))
+    assert (await replayer.replay(letter(zoned, topic, group=group))).due_ms == NINE_MS
+    if due_ms is not None:
+        assert (await replayer.replay(letter(bare, topic, group=group))).due_ms == due_ms
+        return
+    with pytest.raises(InvalidTime, match=f"no topic '{topic}' that is read by group '{group}': say the zone with"):
+        await replayer.replay(letter(bare, topic, group=group))
+    assert (await replayer.replay(letter(bare, topic, group=group), AT_MS)).due_ms == AT_MS
+    assert len(shelf.taken) == 2
+
+
+@pytest.mark.parametrize("at_ms", [None, AT_MS])
+async def test_a_letter_that_was_cut_says_where_the_message_is(at_ms: int | None) -> None:
+    shelf = Shelf()
+    replayer = Replayer(cast("Inbox", shelf), {"sms": App()}, zone=ZoneInfo("UTC"))
+    cut = letter(b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00", "jobDa', cut_bytes=1234)
+    with pytest.raises(InvalidRequest, match=r"not take 1,234 bytes .* at offset 7 of partition 0 of topic 'jobs'"):
+        await replayer.replay(cut, at_ms)
+    assert not shelf.taken
 
 
 @pytest.mark.parametrize("time", ['"tomorrow"', '"2020-01-01T00:00:00"', "null", "[]", None])

@@ -1,11 +1,14 @@
 import json
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from infinite_scheduler import SmsRetryJobHandler
+from infinite_scheduler import MultiAppScheduler, Scheduler, SmsRetryJobHandler
+from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import ConfigError, InvalidPayload
+from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.kafka.producer import Record
 from infinite_scheduler.model import Job, JobId
 from infinite_scheduler.testing import ManualClock
@@ -59,6 +62,42 @@ def test_the_moment_of_the_hand_over_is_shown_in_the_zone() -> None:
     made = json.loads(record(DOCUMENTED, zone=ZoneInfo("America/New_York")).value or b"")
     assert made["actualExecutionTime"] == "2025-12-31 19:00:02"
     assert made["scheduledRetryTime"] == "2025-11-13 15:30:00"
+
+
+NO_RETRY_TIME = b'{"campaignTaskId": 1}'
+SMS_APP = """
+[time]
+zone = "Asia/Dhaka"
+[kafka]
+bootstrap_servers = "127.0.0.1:1"
+[apps.sms_retry]
+handler = "sms_retry"
+"""
+
+
+def times(handler: Handler) -> tuple[str, str]:
+    assert isinstance(handler, SmsRetryJobHandler)
+    key = JobId.make(START_MS, 0, 1)
+    job = Job(key=key, app="sms", due_ms=START_MS, scheduled_ms=START_MS, payload=NO_RETRY_TIME, created_ms=0)
+    made = json.loads(handler.record(job, START_MS).value or b"")
+    return made["scheduledRetryTime"], made["actualExecutionTime"]
+
+
+def test_a_handler_without_a_zone_has_that_of_its_scheduler(tmp_path: Path) -> None:
+    settings = {"store": {"url": "sqlite:///:memory:"}, "time": {"zone": "Asia/Dhaka"}}
+    alone, own, told = (SmsRetryJobHandler(NOWHERE, zone=zone) for zone in (None, "UTC", None))
+    scheduler = Scheduler(settings=settings)
+    scheduler.add_app("told", told)
+    scheduler.add_app("own", own)
+    manager = MultiAppScheduler(settings=settings)
+    manager.register_app("several", several := SmsRetryJobHandler(NOWHERE))
+    file = tmp_path / "scheduler.toml"
+    file.write_text(SMS_APP)
+    from_toml = Scheduler("sqlite:///:memory:", settings=load_settings(file)).apps["sms_retry"]
+    midnight, six = ("2026-01-01 00:00:00",) * 2, ("2026-01-01 06:00:00",) * 2
+    assert times(alone) == midnight
+    assert times(own) == midnight
+    assert [times(each) for each in (told, several, from_toml)] == [six] * 3
 
 
 @pytest.mark.parametrize("time", [b'"2025-11-13T15:30:00+06:00"', b"1763047800000", b'"\\u0032025-11-13 15:30:00"'])
@@ -118,11 +157,16 @@ def test_a_flat_message_names_its_own_moment() -> None:
     handler = SmsRetryJobHandler(NOWHERE)
     assert handler.adopt(json.loads(DOCUMENTED)) == "2025-11-13 15:30:00"
     assert handler.adopt({"campaignTaskId": 1, "retryTime": 1763047800000}) == 1763047800000
-    assert handler.adopt({"campaignTaskId": 1}) is None
     assert handler.adopt({"retryTime": "2025-11-13 15:30:00"}) is None
 
 
-@pytest.mark.parametrize("zone", ["", "Mars/Base", "../etc", None, 7, "Europe"])
+@pytest.mark.parametrize("message", [{"campaignTaskId": 1}, {"campaignTaskId": 1, "retryTime": None}])
+def test_a_flat_message_without_its_moment_is_told_what_it_lacks(message: Any) -> None:
+    with pytest.raises(InvalidPayload, match="retryTime is required"):
+        SmsRetryJobHandler(NOWHERE).adopt(message)
+
+
+@pytest.mark.parametrize("zone", ["", "Mars/Base", "../etc", 7, "Europe"])
 def test_a_zone_that_nobody_knows_is_refused(zone: Any) -> None:
     with pytest.raises(ConfigError, match="expected the name of a time zone"):
         SmsRetryJobHandler(NOWHERE, zone=zone)

@@ -1,8 +1,11 @@
+import asyncio
+import gc
 import json
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -125,6 +128,20 @@ def test_close_says_what_was_not_delivered_and_waits_no_longer_than_told() -> No
     assert time.monotonic() - began < 5
     assert isinstance(future.exception(), SendError)
     producer.close()
+
+
+def test_lost_messages_are_counted_and_not_kept() -> None:
+    producer = SmsRetryProducer(NOWHERE, timeout_s=0.05)
+    futures = [producer.schedule_retry(number, CREATED, RETRY, wait=False) for number in range(5)]
+    for future in futures:
+        assert isinstance(future.exception(10), SendError)
+    alive = [weakref.ref(future) for future in futures]
+    del future, futures
+    producer._thread.run(asyncio.sleep(0))  # the loop lets go of the last one too
+    gc.collect()
+    assert [each() for each in alive] == [None] * 5
+    with pytest.raises(SendError, match=f"5 of the messages; one of them: .*{NOWHERE}"):
+        producer.close()
 
 
 def test_an_error_in_the_block_is_the_one_that_is_seen() -> None:

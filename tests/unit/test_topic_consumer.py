@@ -1,10 +1,12 @@
 """What a consumer keeps of what librdkafka gives it: only what is expected of partitions that are read."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from infinite_scheduler.ingest.consumer import Share, TopicConsumer
+from infinite_scheduler.errors import BrokerUnavailable, ConfigError
+from infinite_scheduler.ingest.consumer import AGAIN_MS, ROOM, Share, TopicConsumer, bytes_of, parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.testing import ManualClock
 
@@ -21,6 +23,8 @@ class Message:
 
     def offset(self) -> int:
         return self._offset
+
+    def key(self) -> None: ...
 
     def __len__(self) -> int:
         return len(self._value)
@@ -216,3 +220,136 @@ def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: 
     share = Share(0)
     share.place, share.end = place, end
     assert share.lag == lag
+
+
+def test_large_messages_are_asked_for_a_few_at_a_time(kafka: Kafka) -> None:
+    kafka.queue = [Message(0, number, bytes(900_000)) for number in range(400)]
+    consumer = reading(kafka, max_poll_records=500)
+    sizes = []
+    while gathered := consumer.gather():
+        sizes.append(sum(bytes_of(message) for _, message in gathered))
+    assert sum(size // 900_000 for size in sizes) == 400
+    assert max(sizes) <= 2 * ROOM
+
+
+def test_small_messages_are_asked_for_in_full_polls_soon(kafka: Kafka) -> None:
+    kafka.queue = [Message(0, number) for number in range(5000)]
+    consumer = reading(kafka, max_poll_records=500)
+    consumer.gather()
+    assert len(kafka.asked) <= 15
+    assert kafka.asked[4] == 500
+
+
+def test_what_a_poll_brings_beyond_the_room_is_taken_in_parts() -> None:
+    share = Share(0)
+    sizes = [10, 2 << 20, 3 << 20, 9 << 20, 5, 1 << 20]
+    gathered: Any = [(share, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
+    found = list(parts(gathered))
+    assert [[message.offset() for _, message in part] for part in found] == [[0, 1, 2], [3], [4, 5]]
+    assert list(parts([])) == []
+
+
+def error(name: int, *, fatal: bool = False) -> Any:
+    from confluent_kafka import KafkaError
+
+    return KafkaError(name, "no more", fatal=fatal)
+
+
+class Opened:
+    """A consumer whose clients are counted, and may fail to be made."""
+
+    def __init__(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.consumer = reading(kafka)
+        self.opens = 0
+        self.refusal: str | None = None
+
+        def open_() -> None:
+            self.opens += 1
+            if self.refusal is not None:
+                raise ConfigError(self.refusal)
+            self.consumer._client = kafka  # type: ignore[assignment]
+
+        monkeypatch.setattr(self.consumer, "open", open_)
+        monkeypatch.setattr(kafka, "close", lambda: None, raising=False)
+        topics = SimpleNamespace(topics={})
+        monkeypatch.setattr(kafka, "list_topics", lambda topic, timeout: topics, raising=False)
+
+
+@pytest.mark.parametrize("way", ["_suffer", "_fail"])
+def test_a_client_that_has_failed_for_good_is_made_anew(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    from confluent_kafka import KafkaError
+
+    opened = Opened(kafka, monkeypatch)
+    consumer = opened.consumer
+    fenced = error(KafkaError.FENCED_INSTANCE_ID, fatal=True)
+    if way == "_suffer":
+        consumer._suffer(fenced)
+    else:
+        consumer._fail(fenced, None)
+    assert "give every node its own" in (consumer.problem or "")
+    consumer.probe()
+    assert (opened.opens, consumer.held) == (1, {})
+    consumer.probe()
+    assert (opened.opens, consumer.problem) == (1, None)
+
+
+def test_it_is_made_anew_less_and_less_often(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import KafkaError
+
+    opened = Opened(kafka, monkeypatch)
+    for _ in range(300):
+        opened.consumer._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
+        opened.consumer.probe()
+        kafka.clock.advance(1000)
+    assert opened.opens <= 11
+    kafka.clock.advance(3 * AGAIN_MS[1])
+    before = opened.opens
+    for _ in range(3):
+        opened.consumer._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
+        opened.consumer.probe()
+        kafka.clock.advance(1000)
+    assert opened.opens >= before + 2
+
+
+def test_a_client_that_could_not_be_made_is_tried_again(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(kafka, monkeypatch)
+    opened.refusal = "no such file"
+    with pytest.raises(ConfigError):
+        opened.consumer.reopen()
+    opened.consumer.linger()  # nothing to do, and no error
+    for _ in range(2):
+        opened.consumer.probe()
+        assert opened.consumer.problem == "no such file"
+        kafka.clock.advance(AGAIN_MS[1])
+    opened.refusal = None
+    opened.consumer.probe()
+    assert opened.consumer._client is not None
+    opened.consumer.probe()
+    assert opened.consumer.problem is None
+
+
+def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
+    consumer: TopicConsumer, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluent_kafka import KafkaError
+
+    for found in (None, error(KafkaError.NOT_COORDINATOR)):
+        answer = SimpleNamespace(partition=0, offset=-1001, metadata=None, error=found)
+        monkeypatch.setattr(kafka, "committed", lambda partitions, timeout, answer=answer: [answer])
+        if found is None:
+            assert consumer.committed([0]) == {}
+        else:
+            with pytest.raises(BrokerUnavailable):
+                consumer.committed([0])
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(7, 7), (-1, 90)])
+def test_a_moment_without_a_message_behind_it_is_the_end(
+    consumer: TopicConsumer, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, offset: int, expected: int
+) -> None:
+    answer = SimpleNamespace(offset=offset, error=None)
+    monkeypatch.setattr(kafka, "offsets_for_times", lambda partitions, timeout: [answer], raising=False)
+    monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, timeout: (5, 90), raising=False)
+    assert consumer.offset_since(0, 1000) == expected

@@ -17,6 +17,7 @@ from infinite_scheduler.model import Job, JobSpec, Priority
 
 UTC = ZoneInfo("UTC")
 DHAKA = ZoneInfo("Asia/Dhaka")
+BERLIN = ZoneInfo("Europe/Berlin")
 AT = "2025-11-03T22:00:00"
 AT_MS = 1_762_207_200_000
 
@@ -36,6 +37,15 @@ class Picky(Deaf):
             raise InvalidPayload("phoneNumber is required")
         if data["phoneNumber"] == "busy":
             raise ConnectionError("the directory does not answer")
+
+
+class Lacking(Deaf):
+    """Knows a message of its own that is not complete."""
+
+    def adopt(self, message: Mapping[str, Any]) -> object | None:
+        if "campaignTaskId" in message and "retryTime" not in message:
+            raise InvalidPayload("retryTime is required")
+        return None
 
 
 class Adopting(Deaf):
@@ -274,6 +284,34 @@ class TestRefusals:
             read(value)
 
 
+class TestMoments:
+    @pytest.mark.parametrize(
+        ("written", "moment"),
+        [
+            ("2030-03-31T01:59:59", "2030-03-31T00:59:59Z"),
+            ("2030-03-31T02:30:00", "2030-03-31T01:30:00Z"),  # skipped: 03:30 summer time
+            ("2030-03-31T03:00:00", "2030-03-31T01:00:00Z"),
+            ("2030-10-27T02:30:00", "2030-10-27T00:30:00Z"),  # comes twice: the first
+            ("2030-10-27T03:00:00", "2030-10-27T02:00:00Z"),
+        ],
+    )
+    def test_hours_that_the_clocks_skip_or_repeat(self, written: str, moment: str) -> None:
+        meant = read(envelope(scheduledTime=moment)).scheduled_ms
+        assert read(envelope(scheduledTime=written), zone=BERLIN).scheduled_ms == meant
+        day, time = written.split("T")
+        fields = {
+            "date": dict(zip(("year", "month", "day"), map(int, day.split("-")), strict=True)),
+            "time": dict(zip(("hour", "minute", "second"), map(int, time.split(":")), strict=True)),
+        }
+        assert read(envelope(scheduledTime=fields), zone=BERLIN).scheduled_ms == meant
+
+    @pytest.mark.parametrize("value", [True, [1], 1.5, "soon", "2030-02-30T10:00:00", "in 5m"])
+    def test_nobody_is_advised_to_count_from_now(self, value: Any) -> None:
+        with pytest.raises(InvalidTime, match=r"scheduledTime: .*expected 2025-11-03T22:00:00.* or epoch") as caught:
+            read(envelope(scheduledTime=value))
+        assert not any(form in str(caught.value) for form in ("+90s", "1h30m", "'now'"))
+
+
 class TestHandlers:
     def test_the_apps_handler_may_refuse_the_data(self) -> None:
         handlers = {"sms": Picky(), "other": Deaf()}
@@ -301,6 +339,16 @@ class TestFlat:
     def test_nobody_adopts_it(self) -> None:
         with pytest.raises(InvalidRequest, match=r"^appName is required$"):
             read(self.FLAT, handlers={"mail": Deaf()})
+
+    def test_a_handler_says_what_a_message_lacks_that_is_nearly_its_own(self) -> None:
+        with pytest.raises(InvalidPayload, match=r"^retryTime is required$"):
+            read({"campaignTaskId": 1}, handlers={"mail": Deaf(), "sms_retry": Lacking()})
+        with pytest.raises(InvalidRequest, match=r"^appName is required$"):
+            read({"something": "else"}, handlers={"sms_retry": Lacking()})
+
+    def test_another_handler_may_adopt_what_is_nearly_the_own_of_one(self) -> None:
+        message = {"campaignTaskId": 1, "when": AT}
+        assert read(message, handlers={"sms_retry": Lacking(), "mail": Adopting("when")}).app == "mail"
 
     def test_two_would_adopt_it(self) -> None:
         with pytest.raises(InvalidRequest, match="appName is required: a, b could all take this message"):

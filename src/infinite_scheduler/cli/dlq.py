@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -14,6 +14,7 @@ from infinite_scheduler.cli.times import iso, relative, when
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.configured import handler_of
 from infinite_scheduler.errors import InvalidRequest, UnknownLetter
+from infinite_scheduler.handlers.sms_retry import read_zone
 from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.policy.calendar import parse_duration, parse_moment
@@ -124,6 +125,7 @@ async def show_letter(session: Session, letter_id: str) -> None:
             "group": letter.source.group,
             "dead letter topic": letter.dlq_topic or "none: it is only here",
             "job" if letter.state is LetterState.REPLAYED else "note": letter.note,
+            "cut off": f"{letter.cut_bytes:,} bytes, which the store could not take" if letter.cut_bytes else None,
             **{f"header {name}": _readable(value) for name, value in letter.headers},
             "key": _readable(letter.key),
             "value": _readable(letter.value),
@@ -152,6 +154,7 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
         "dlq_topic": letter.dlq_topic,
         "note": letter.note,
         "size": len(letter.value or b""),
+        "cut_bytes": letter.cut_bytes,
     }
 
 
@@ -179,7 +182,15 @@ def _shortened(text: str, most: int) -> str:
 # Try again
 
 
-async def replay_letters(session: Session, letter_ids: Sequence[str], at: str | None, delay: str | None) -> int:
+class When(NamedTuple):
+    """For when letters are replayed: at their own moment, in the zone of times that name none, or at another one."""
+
+    at: str | None = None
+    delay: str | None = None
+    zone: str | None = None
+
+
+async def replay_letters(session: Session, letter_ids: Sequence[str], moment: When) -> int:
     """Try these again; 2 if one of them is still bad."""
     letters = [await _letter(session, letter_id) for letter_id in letter_ids]
 
@@ -187,17 +198,17 @@ async def replay_letters(session: Session, letter_ids: Sequence[str], at: str | 
         for letter in letters:
             yield letter
 
-    return await _replay(session, each(), at, delay)
+    return await _replay(session, each(), moment)
 
 
-async def replay_all(session: Session, query: LetterQuery, at: str | None, delay: str | None, *, yes: bool) -> int:
+async def replay_all(session: Session, query: LetterQuery, moment: When, *, yes: bool) -> int:
     """Try all that match again, the oldest first; those that were replayed stay as they are."""
     if query.state is LetterState.REPLAYED:
         raise InvalidRequest("those that were replayed are jobs already: use another --state")
     if not yes and not await _is_confirmed(session, query):
         session.out.note("nothing was replayed")
         return UNCHANGED
-    return await _replay(session, _every(session, query), at, delay)
+    return await _replay(session, _every(session, query), moment)
 
 
 async def _is_confirmed(session: Session, query: LetterQuery) -> bool:
@@ -225,8 +236,8 @@ async def _every(session: Session, query: LetterQuery, most: int | None = None) 
             return
 
 
-async def _replay(session: Session, letters: AsyncIterator[DeadLetter], at: str | None, delay: str | None) -> int:
-    replayer, at_ms = _replayer(session), _moment(session, at, delay)
+async def _replay(session: Session, letters: AsyncIterator[DeadLetter], moment: When) -> int:
+    replayer, at_ms = _replayer(session, moment.zone), _moment(session, moment.at, moment.delay)
     good = bad = 0
     async for letter in letters:
         if letter.state is LetterState.REPLAYED:
@@ -245,14 +256,17 @@ async def _replay(session: Session, letters: AsyncIterator[DeadLetter], at: str 
     return STILL_BAD if bad else 0
 
 
-def _replayer(session: Session) -> Replayer:
+def _replayer(session: Session, zone: str | None) -> Replayer:
+    """What replays: by the zone that is said, else by those of the configured topics."""
     settings, clock = session.settings, SystemClock()
-    zones = {config.topic: config.zone_info for config in configured(session) if config.zone_info is not None}
+    own = ZoneInfo(settings.time.zone)
+    configs = sorted(configured(session), key=lambda config: config.enabled)  # what is enabled has the last word
+    zones = {(config.group_id, config.topic): config.zone_info or own for config in configs}
     return Replayer(
         session.client.inbox,
         {name: handler_of(name, settings, clock) for name in settings.apps},
-        zone=ZoneInfo(settings.time.zone),
-        zones=zones,
+        zone=None if zone is None else read_zone(zone),
+        zones=zones if zone is None else {},
         max_payload=settings.limits.payload,
     )
 

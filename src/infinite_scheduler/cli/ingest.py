@@ -10,7 +10,7 @@ from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.cli.times import iso, relative
 from infinite_scheduler.doors import Doors
-from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.errors import InvalidRequest, PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.status import (
     Change,
@@ -23,16 +23,19 @@ from infinite_scheduler.ingest.status import (
 )
 from infinite_scheduler.kafka.admin import Admin
 
+Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
+
+RESET_TRIES = 10
+"""How often a reset is tried while somebody reads on."""
+
 NOT_READY = 1
 UNCHANGED = 1
 
 
 def configured(session: Session) -> Sequence[KafkaIngestConfig]:
-    """The topics that the configuration names."""
+    """The topics that the configuration names, also those that it disables."""
     doors = Doors(session.settings.kafka)
-    for table in session.settings.ingest:
-        doors.configure(table)
-    return doors.configs
+    return [doors.describe(table) for table in session.settings.ingest]
 
 
 def _chosen(session: Session, topic: str | None, group: str | None) -> Sequence[KafkaIngestConfig]:
@@ -58,7 +61,13 @@ def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaInges
 
 async def show_status(session: Session, topic: str | None, group: str | None) -> int:
     """Print how each topic is doing; 1 if messages of one of them do not become jobs."""
-    configs = _chosen(session, topic, group)
+    chosen = _chosen(session, topic, group)
+    configs = chosen if topic is not None else [config for config in chosen if config.enabled]
+    if chosen and not configs:
+        names = ", ".join(repr(config.topic) for config in chosen)
+        raise InvalidRequest(
+            f"the configuration disables what it names: {names}; set enabled = true, or say which with --topic NAME"
+        )
     if not configs:
         raise InvalidRequest(
             f"the configuration names no topic that is read by group {group!r}: correct --group"
@@ -172,14 +181,12 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
 async def reset_offsets(
     session: Session, texts: Sequence[str], topic: str | None, group: str | None, *, yes: bool
 ) -> int:
-    """Set how far topics are read: all that was asked for, or nothing if somebody has read on meanwhile."""
+    """Set how far topics are read: all that was asked for, or nothing if others are quicker again and again."""
     if topic is not None:
         raise InvalidRequest("--topic goes without --reset: that names its topics itself")
     zone = ZoneInfo(session.settings.time.zone)
-    changes: list[Change] = []
-    for wish in [parse_reset(text, zone) for text in texts]:
-        config = await _reader(session, wish, group)
-        changes += await plan_reset(wish, config.group_id, session.client.inbox, Admin(config.options))
+    wishes = [(wish, await _reader(session, wish, group)) for wish in [parse_reset(text, zone) for text in texts]]
+    changes = await _planned(session, wishes)
     sources = [change.move.source for change in changes]
     for source in sources:
         if sources.count(source) > 1:
@@ -189,9 +196,28 @@ async def reset_offsets(
     if not _is_confirmed(session, changes, yes=yes):
         session.out.note("nothing was changed")
         return UNCHANGED
-    await session.client.inbox.reset([change.move for change in changes])
-    _print_changes(session, changes)
+    _print_changes(session, await _moved(session, wishes, changes))
     return 0
+
+
+async def _planned(session: Session, wishes: Wishes) -> list[Change]:
+    inbox = session.client.inbox
+    plans = [await plan_reset(wish, config.group_id, inbox, Admin(config.options)) for wish, config in wishes]
+    return [change for plan in plans for change in plan]
+
+
+async def _moved(session: Session, wishes: Wishes, changes: Sequence[Change]) -> Sequence[Change]:
+    """Set the places; while a topic is being read they move on, so what was wished for is planned anew then."""
+    for left in reversed(range(RESET_TRIES)):
+        try:
+            await session.client.inbox.reset([change.move for change in changes])
+        except PlacesMoved as error:
+            if not left:
+                raise PlacesMoved(f"{error}; nothing was changed: stop the nodes of the group, or try again") from None
+            changes = await _planned(session, wishes)
+        else:
+            break
+    return changes
 
 
 async def _reader(session: Session, wish: Reset, group: str | None) -> KafkaIngestConfig:

@@ -190,22 +190,26 @@ def dlq_replay(
     ] = None,
     at: At = None,
     delay: In = None,
+    zone: Annotated[
+        str | None, typer.Option("--zone", metavar="NAME", help="The zone of times that name none: Europe/Berlin.")
+    ] = None,
     yes: Yes = False,
 ) -> int:
     """Read dead letters again by the rules of today, and make them jobs. What is still bad says why, and stays."""
-    from infinite_scheduler.cli.dlq import read_filters, replay_all, replay_letters
+    from infinite_scheduler.cli.dlq import When, read_filters, replay_all, replay_letters
     from infinite_scheduler.cli.session import Intent, ask
     from infinite_scheduler.errors import InvalidRequest
 
+    moment = When(at, delay, zone)
     filters = {"topic": topic, "group": group, "state": state, "before": before}
     if bool(letters) == every:
         raise InvalidRequest("say which: either the ids of dead letters, or --all")
     if letters:
         if given := [f"--{name}" for name, value in filters.items() if value is not None]:
             raise InvalidRequest(f"{', '.join(given)} goes with --all: the ids say already which are meant")
-        return ask(place, lambda session: replay_letters(session, letters, at, delay), Intent.CHANGE)
+        return ask(place, lambda session: replay_letters(session, letters, moment), Intent.CHANGE)
     return ask(
         place,
-        lambda session: replay_all(session, read_filters(session, **filters, oldest=True), at, delay, yes=yes),
+        lambda session: replay_all(session, read_filters(session, **filters, oldest=True), moment, yes=yes),
         Intent.CHANGE,
     )

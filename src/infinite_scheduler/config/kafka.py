@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from infinite_scheduler.config.section import Section
 from infinite_scheduler.config.values import (
     FilledText,
+    GroupId,
     Properties,
     SaslMechanism,
     SecurityProtocol,
@@ -114,7 +115,7 @@ class IngestSettings(Section):
     """The topic to read."""
     dlq_topic: TopicOrNone = "scheduler.jobs.dlq"
     """Where messages go that cannot become jobs; empty: they are only kept in the store."""
-    group_id: FilledText = "infinite-scheduler-ingest"
+    group_id: GroupId = "infinite-scheduler-ingest"
     """The consumer group; nodes of one group share the topic's partitions."""
     bootstrap_servers: Servers | None = None
     """The brokers of this topic, instead of `kafka.bootstrap_servers`."""

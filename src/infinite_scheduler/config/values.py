@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from infinite_scheduler.config.units import format_duration, parse_number, parse_size
 from infinite_scheduler.errors import InvalidTime
+from infinite_scheduler.kafka import names
 from infinite_scheduler.model import APP_NAME
 from infinite_scheduler.policy.calendar import parse_duration
 from infinite_scheduler.store.sql.server.address import names_server, read_url
@@ -25,7 +26,7 @@ _FUNCTION: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+")
 _FILLED: Final = re.compile(r".*\S.*")
-_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_GROUP: Final = re.compile(r"(?=.*\S).{1,255}")
 _BROKER: Final = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(\d{1,5}))?")
 
 
@@ -182,7 +183,8 @@ AppName = Annotated[
 ]
 Function = Annotated[str, _matching(_FUNCTION, '"module:name", such as "shop.jobs:send"')]
 ExceptionName = Annotated[str, AfterValidator(_known_exception)]
-Topic = Annotated[str, _matching(_TOPIC, "the name of a topic: 1 to 249 letters, digits, dots, dashes or underscores")]
+Topic = Annotated[str, _matching(names.TOPIC, names.EXPECTED)]
+GroupId = Annotated[str, _matching(_GROUP, "the name of a consumer group: 1 to 255 characters")]
 TopicOrNone = Annotated[Topic | None, BeforeValidator(_no_topic)]
 Servers = Annotated[str, AfterValidator(_reachable)]
 SecurityProtocol = Annotated[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], BeforeValidator(_capitals)]

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from infinite_scheduler.model import Job, Outcome
 
@@ -30,9 +31,16 @@ class Handler(ABC):
         del data
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
-        """The moment in a message that has no envelope but is a job's data as it stands; None: it is none of ours."""
+        """The moment in a message that has no envelope but is a job's data as it stands; None: it is none of ours.
+
+        InvalidPayload: it would be one of ours, if it did not lack something.
+        """
         del message
         return None
+
+    def locate(self, zone: ZoneInfo) -> None:
+        """Learn the zone of the node, its `time.zone`, when an app is registered; for times that name none."""
+        del zone
 
     async def start(self) -> None:
         """Get ready; called once before the first job."""

@@ -1,7 +1,6 @@
 """A Kafka topic as a handler: due jobs are published to it."""
 
 import asyncio
-import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,6 +13,7 @@ from infinite_scheduler.errors import ConfigError, InvalidPayload, SendError
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.template import Fields, Text, Value, fields_of, iso
+from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.options import Value as Property
 from infinite_scheduler.kafka.producer import Producer, Record
@@ -31,7 +31,6 @@ SCHEDULED_TIME: Final = "job-scheduled-time"
 TRACE: Final = "traceparent"
 
 _DONE: Final = Done()
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NO_FIELDS: Final[Fields] = {}
 
 Headers = list[tuple[str, bytes | None]]
@@ -150,13 +149,25 @@ class KafkaHandler(TopicHandler):
         self._checks = Checks(required)
         self._required = tuple(required)
         templates = [self._key, self._template, *(text for _, text in self._headers)]
-        self.checks = bool(self._required) or any(template.paths for template in templates if template)
+        self._needed = {path[0] for template in templates if template for path in template.paths}
+        self.checks = bool(self._required) or bool(self._needed)
         self._behind = f'","queueType":"KAFKA","topicName":"{self.topic}","jobParams":'.encode()
 
     def check(self, data: Any) -> None:
         """Refuse data of which no message can be made."""
         self._checks(data)
-        self.record(msgspec.structs.replace(_SAMPLE, payload=msgspec.json.encode(data)), 0)
+        if not self._needed:
+            return
+        fields = self._fields(data)
+        for template in (self._key, self._template, *(text for _, text in self._headers)):
+            if template is not None:
+                template.fill(_SAMPLE, fields)
+
+    def _fields(self, data: Any) -> Fields:
+        """The fields of decoded data that the message needs, as JSON."""
+        if not isinstance(data, Mapping):
+            return fields_of(msgspec.json.encode(data))
+        return {name: msgspec.Raw(msgspec.json.encode(data[name])) for name in self._needed if name in data}
 
     def record(self, job: Job, now_ms: int) -> Record:
         """The message of this job."""
@@ -226,15 +237,6 @@ def iso_bytes(ms: int) -> bytes:
 def _second(second: int) -> bytes:
     """Jobs that are due together share their second."""
     return iso(second * 1000)[:-5].encode()
-
-
-def check_topic(topic: object) -> str:
-    """The name, if it can be a topic's."""
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-        raise ConfigError(
-            f"topic is {topic!r}; expected the name of a topic: 1 to 249 letters, digits, dots, dashes or underscores"
-        )
-    return topic
 
 
 def read_options(bootstrap_servers: str | KafkaOptions, properties: Mapping[str, Property] | None) -> KafkaOptions:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -37,7 +37,8 @@ class SmsRetryJobHandler(TopicHandler):
     """Publishes `{"campaignTaskId", "createdOn", "scheduledRetryTime", "actualExecutionTime", "retryAttempt"}`.
 
     The key is `task-<campaignTaskId>`. Numbers and times are those of the job's data, character by character;
-    `actualExecutionTime` is the moment of the hand-over in `zone`, as `yyyy-MM-dd HH:mm:ss`.
+    `actualExecutionTime` is the moment of the hand-over in `zone`, as `yyyy-MM-dd HH:mm:ss`. Without `zone`
+    that is the `time.zone` of the scheduler that it is registered with, and UTC outside of one.
     """
 
     checks = True
@@ -47,7 +48,7 @@ class SmsRetryJobHandler(TopicHandler):
         bootstrap_servers: str | KafkaOptions,
         topic: str = "SMS_Send",
         *,
-        zone: str | ZoneInfo = "UTC",
+        zone: str | ZoneInfo | None = None,
         properties: Mapping[str, Value] | None = None,
         timeout_ms: int = 30_000,
         batch: int = BATCH,
@@ -56,11 +57,21 @@ class SmsRetryJobHandler(TopicHandler):
         super().__init__(
             bootstrap_servers, topic, properties=properties, timeout_ms=timeout_ms, batch=batch, clock=clock
         )
-        self._zone = read_zone(zone)
+        self._is_located = zone is not None
+        self._zone = read_zone("UTC" if zone is None else zone)
+
+    def locate(self, zone: ZoneInfo) -> None:
+        """Without a zone of its own, a message has that of the node, in which it reads times too."""
+        if not self._is_located:
+            self._zone = zone
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
         """A retry may come without an envelope; then its `retryTime` is the moment."""
-        return message.get("retryTime") if "campaignTaskId" in message else None
+        if "campaignTaskId" not in message:
+            return None
+        if message.get("retryTime") is None:
+            raise InvalidPayload("retryTime is required in a retry that comes without an envelope")
+        return cast("object", message["retryTime"])
 
     def check(self, data: Any) -> None:
         """Refuse data that is no retry of an SMS."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
+from infinite_scheduler.handlers.answers import as_error
 from infinite_scheduler.ingest.consumer import Gathered, Share, TopicConsumer
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.wire import Wire
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _SHOWN: Final = 20  # of the messages of an event
+
+Headers = Sequence[tuple[str, bytes | None]] | None
+"""None: they cannot be read."""
+
+_UNREADABLE: Final = "its headers cannot be read"
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -46,10 +52,17 @@ class Load(msgspec.Struct, frozen=True):
 class Batch:
     """Messages in the order in which they came, each with its verdict."""
 
-    def __init__(self, config: KafkaIngestConfig, messages: Gathered, verdicts: list[Verdict]) -> None:
+    def __init__(
+        self,
+        config: KafkaIngestConfig,
+        messages: Gathered,
+        verdicts: list[Verdict],
+        headers: dict[tuple[Share, int], Headers] | None = None,
+    ) -> None:
         self._config = config
         self._messages = messages
         self._verdicts = verdicts
+        self._headers: dict[tuple[Share, int], Headers] = {} if headers is None else headers
         self.shares: Collection[Share] = {share for share, _ in messages}
         self.tries = 0
 
@@ -83,11 +96,14 @@ class Batch:
             Refused(verdict.error) if isinstance(verdict, Passing) else verdict for verdict in self._verdicts
         ]
 
-    def refuse_apps_but(self, known: Collection[str]) -> None:
-        """Refuse the jobs of every other app."""
+    def refuse_apps_but(self, known: Collection[str]) -> bool:
+        """Refuse the jobs of every other app. False: there are none."""
+        found = False
         for number, verdict in enumerate(self._verdicts):
             if isinstance(verdict, JobSpec) and verdict.app not in known:
                 self._verdicts[number] = Refused(str(UnknownApp(verdict.app, known)))
+                found = True
+        return found
 
     def refuse(self, error: str) -> None:
         """Refuse all of it."""
@@ -96,8 +112,8 @@ class Batch:
     def halves(self) -> Iterable["Batch"]:
         """Two batches, to be taken one after the other."""
         half = len(self) // 2
-        yield Batch(self._config, self._messages[:half], self._verdicts[:half])
-        yield Batch(self._config, self._messages[half:], self._verdicts[half:])
+        yield Batch(self._config, self._messages[:half], self._verdicts[:half], self._headers)
+        yield Batch(self._config, self._messages[half:], self._verdicts[half:], self._headers)
 
     def load(self, consumer: TopicConsumer, now_ms: int) -> Load:
         """What the store is to take: nothing of partitions that belong to another node by now, or are in doubt.
@@ -127,25 +143,34 @@ class Batch:
 
     def _letter(self, share: Share, message: "Message", error: str, now_ms: int) -> DeadLetter:
         dlq_topic = self._config.dlq_topic
+        offset = message.offset() or 0
+        if (share, offset) not in self._headers:
+            self._headers[share, offset] = _headers(message)
+        headers = self._headers[share, offset]
         return DeadLetter(
             id=new_letter_id(now_ms),
             source=self._source(share),
-            offset=message.offset() or 0,
+            offset=offset,
             key=message.key(),
             value=message.value(),
-            headers=_headers(message),
+            headers=headers or (),
             error=error,
             failed_ms=now_ms,
             dlq_topic=dlq_topic,
             state=LetterState.KEPT if dlq_topic is None else LetterState.UNSENT,
+            note=_UNREADABLE if headers is None else None,
         )
 
     def _source(self, share: Share) -> Source:
         return Source(self._config.group_id, self._config.topic, share.partition)
 
 
-def _headers(message: "Message") -> Sequence[tuple[str, bytes | None]]:
-    found: Any = message.headers()
+def _headers(message: "Message") -> Headers:
+    """Asked of a message once only: after a name that is not UTF-8, a second answer is none that Python can look at."""
+    try:
+        found: Any = message.headers()
+    except (SystemError, ValueError):
+        return None
     return tuple(found) if found else ()
 
 
@@ -155,8 +180,9 @@ def judge(wire: Wire, value: bytes | None) -> Verdict:
         return wire.spec(value)
     except InvalidRequest as error:
         return Refused(str(error))
-    except Exception as error:  # noqa: BLE001 - a handler that looks at the data may raise anything
-        return Passing(f"{type(error).__name__}: {error}")
+    except BaseException as raised:  # noqa: BLE001 - a handler that looks at the data may raise anything, exits too
+        passing = as_error(raised)
+        return Passing(f"{type(passing).__name__}: {passing}")
 
 
 def told(topic: str, letters: Sequence[DeadLetter]) -> DeadLettersKept:

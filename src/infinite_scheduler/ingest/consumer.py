@@ -1,15 +1,16 @@
 """The consumer of a topic: everything that is asked of librdkafka, all of it on one thread."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.errors import BrokerUnavailable
+from infinite_scheduler.errors import BrokerUnavailable, SchedulerError
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.placing import Committed
 from infinite_scheduler.kafka.chatter import Chatter
-from infinite_scheduler.kafka.errors import config_error, reason
+from infinite_scheduler.kafka.errors import config_error, is_fatal, reason
 from infinite_scheduler.kafka.options import Value
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ MOST: Final = 5000
 ROOM: Final = 4 << 20
 """Bytes after which a gathering ends."""
 
+OVERHEAD: Final = 200
+"""Bytes that a message takes beside its key and its value."""
+
+_UNSEEN: Final = ROOM >> 6
+"""How large a message may be while none was seen; after each poll of smaller ones, half as large."""
+
 GATHER_MS: Final = 50
 
 _SLICE_MS: Final = 100
@@ -31,11 +38,14 @@ _LEAVE_S: Final = 5.0
 _ASK_S: Final = 5.0
 _PROBE_S: Final = 2.0
 
+AGAIN_MS: Final = (1000, 60_000)
+"""How soon a client that has failed for good is made anew, at first and at most."""
+
 DEFAULTS: Final[Mapping[str, Value]] = {
     "client.id": "infinite-scheduler",
     "isolation.level": "read_committed",
-    "queued.max.messages.kbytes": 16_384,  # memory is bounded, however much waits in the topic
-    "fetch.max.bytes": 16_777_216,
+    "queued.max.messages.kbytes": 8192,  # memory is bounded, however much waits in the topic
+    "fetch.max.bytes": 8_388_608,
     "fetch.wait.max.ms": 100,  # a partition that joins waits for the fetch that is under way
     "fetch.error.backoff.ms": 100,
     "topic.metadata.refresh.interval.ms": 5000,  # new topics and partitions are found soon
@@ -49,7 +59,28 @@ _AWAY: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTI
 
 _ASTRAY: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
+MARK: Final = "infinite-scheduler"
+"""The note beside an offset that this program commits: one that was set with Kafka's tools is without it."""
+
 Gathered = list[tuple["Share", "Message"]]
+
+
+def parts(gathered: Gathered) -> Iterator[Gathered]:
+    """What was gathered, in pieces that one transaction takes: polls may bring more than was to be expected."""
+    start = size = 0
+    for number, (_, message) in enumerate(gathered):
+        size += bytes_of(message)
+        if size >= ROOM:
+            yield gathered[start : number + 1]
+            start, size = number + 1, 0
+    if start < len(gathered):
+        yield gathered[start:]
+
+
+def bytes_of(message: "Message") -> int:
+    """About what a message takes of the memory, without its headers."""
+    key = message.key()
+    return len(message) + OVERHEAD if key is None else len(message) + len(key) + OVERHEAD
 
 
 class Share:
@@ -88,6 +119,10 @@ class TopicConsumer:
         self._stopping = threading.Event()
         self._suffered: KafkaError | None = None
         self._refused: str | None = None  # rights that are missing: told once by librdkafka, and not seen in a probe
+        self._fatal = False  # librdkafka has given up: only a new client reads on
+        self._again_ms = clock.steady_ms() - AGAIN_MS[1]  # when a new one may be made
+        self._again_wait_ms = AGAIN_MS[0]
+        self._largest = _UNSEEN  # bytes of the largest message lately
         self._unsaid: dict[int, int] = {}  # places that Kafka has yet to be told
         self.held: dict[int, Share] = {}
         self.joined = False  # the group has given this node its partitions, or none
@@ -139,6 +174,7 @@ class TopicConsumer:
     def reopen(self) -> None:
         """Begin again with a new client."""
         self.close()
+        self._fatal = False
         if not self._stopping.is_set():
             self.open()
 
@@ -155,7 +191,8 @@ class TopicConsumer:
         size = self._keep([first], gathered)
         until_ms = self._clock.steady_ms() + GATHER_MS
         while len(gathered) < MOST and size < ROOM and self._clock.steady_ms() < until_ms:
-            more = self._it.consume(min(self._config.max_poll_records, MOST - len(gathered)), 0)
+            fitting = max(1, (ROOM - size) // self._largest)
+            more = self._it.consume(min(self._config.max_poll_records, MOST - len(gathered), fitting), 0)
             if not more:
                 break
             size += self._keep(more, gathered)
@@ -163,6 +200,8 @@ class TopicConsumer:
 
     def linger(self) -> None:
         """Stay a member of the group while nothing can be taken: stop fetching, and serve what the group asks."""
+        if self._client is None:
+            return
         self.halt(self.held.values())
         self._say_places()
         message = self._it.poll(0)
@@ -188,7 +227,7 @@ class TopicConsumer:
 
     def _keep(self, messages: "Iterable[Message]", gathered: Gathered) -> int:
         """Append the messages that are expected; returns their bytes."""
-        size = 0
+        size = largest = 0
         held = self.held
         for message in messages:
             error = message.error()
@@ -200,9 +239,13 @@ class TopicConsumer:
             if share is None or not share.flows or offset < share.expected:
                 continue
             share.expected = offset + 1
-            self._refused = None
             gathered.append((share, message))
-            size += len(message)
+            its = bytes_of(message)
+            size += its
+            largest = max(largest, its)
+        if largest:
+            self._refused = None
+            self._largest = max(largest, self._largest // 2)
         return size
 
     # Partitions
@@ -211,7 +254,8 @@ class TopicConsumer:
         """Begin to read these, each from its place."""
         ready = [share for share in shares if self.holds(share) and share.place is not None and not share.flows]
         if ready:
-            self._it.incremental_assign([self._at(share.partition, share.place) for share in ready])
+            places = [self._at(share.partition, share.place) for share in ready]
+            self._ask(lambda: self._it.incremental_assign(places))
         for share in ready:
             share.expected = share.place or 0
             share.flows = True
@@ -220,7 +264,8 @@ class TopicConsumer:
         """Read no more of these; what was fetched ahead is dropped."""
         flowing = [share for share in shares if self.holds(share) and share.flows]
         if flowing:
-            self._it.incremental_unassign([self._at(share.partition) for share in flowing])
+            places = [self._at(share.partition) for share in flowing]
+            self._ask(lambda: self._it.incremental_unassign(places))
         for share in flowing:
             share.flows = False
 
@@ -255,10 +300,29 @@ class TopicConsumer:
 
     # What Kafka knows
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         """The offsets that Kafka has for the group; partitions without one are left out."""
         found = self._ask(lambda: self._it.committed([self._at(each) for each in partitions], _ASK_S))
-        return {each.partition: each.offset for each in found if not each.error and each.offset >= 0}
+        for each in found:
+            if each.error is not None:
+                raise BrokerUnavailable(self._sentence(each.error))
+        return {
+            each.partition: Committed(each.offset, ours=each.metadata == MARK) for each in found if each.offset >= 0
+        }
+
+    def partitions(self) -> Collection[int]:
+        """All partitions of the topic."""
+        topic = self._ask(lambda: self._it.list_topics(self._topic, timeout=_ASK_S)).topics.get(self._topic)
+        if topic is None or topic.error is not None or not topic.partitions:
+            raise BrokerUnavailable(f"the partitions of topic {self._topic!r} are not known in time")
+        return list(topic.partitions)
+
+    def offset_since(self, partition: int, since_ms: int) -> int | None:
+        """The first message of this moment or later, or the end. None: the brokers do not tell."""
+        (found,) = self._ask(lambda: self._it.offsets_for_times([self._at(partition, max(0, since_ms))], _ASK_S))
+        if found.error is not None:
+            return None
+        return found.offset if found.offset >= 0 else self.bounds(partition)[1]
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """The earliest offset of a partition and its end."""
@@ -282,6 +346,9 @@ class TopicConsumer:
         """Find out whether the topic can be read, and why not."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
+        if self._fatal or self._client is None:
+            self._begin_again()
+            return
         try:
             topic = self._it.list_topics(self._topic, timeout=_PROBE_S).topics.get(self._topic)
         except KafkaException as raised:
@@ -293,12 +360,29 @@ class TopicConsumer:
         else:
             self.problem, self._suffered = self._refused, None
 
-    def _say_places(self) -> None:
-        from confluent_kafka import KafkaException  # noqa: PLC0415
-
-        if not self._unsaid or self.problem is not None:
+    def _begin_again(self) -> None:
+        """Make a new client in the place of one that is of no use any more, less and less often."""
+        now_ms = self._clock.steady_ms()
+        if now_ms < self._again_ms or self._stopping.is_set():
             return
-        places = [self._at(partition, place) for partition, place in self._unsaid.items() if partition in self.held]
+        lately = now_ms - self._again_ms < AGAIN_MS[1]
+        self._again_wait_ms = min(self._again_wait_ms * 2, AGAIN_MS[1]) if lately else AGAIN_MS[0]
+        self._again_ms = now_ms + self._again_wait_ms
+        try:
+            self.reopen()
+        except SchedulerError as error:
+            self.problem = str(error)
+
+    def _say_places(self) -> None:
+        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+
+        if not self._unsaid or self.problem is not None or self._client is None:
+            return
+        places = [
+            TopicPartition(self._topic, partition, place, MARK)
+            for partition, place in self._unsaid.items()
+            if partition in self.held
+        ]
         self._unsaid.clear()
         if not places:
             return
@@ -314,11 +398,15 @@ class TopicConsumer:
                 self.forget([share])
         else:
             self.problem = self._sentence(error)
+            self._fatal = self._fatal or is_fatal(error)
             if error.name().endswith("_AUTHORIZATION_FAILED"):
                 self._refused = self.problem
 
     def _suffer(self, error: "KafkaError") -> None:
         """librdkafka tells of its connections, inside of a poll."""
+        if is_fatal(error):
+            self._fatal, self.problem = True, self._sentence(error)
+            return
         if error.name() != "_ALL_BROKERS_DOWN" or self._suffered is None:
             self._suffered = error
         if error.name() in _AWAY:
@@ -333,6 +421,7 @@ class TopicConsumer:
         try:
             return question()
         except KafkaException as raised:
+            self._fatal = self._fatal or is_fatal(raised.args[0])
             raise BrokerUnavailable(self._sentence(raised.args[0])) from None
 
     def _at(self, partition: int, offset: int | None = None) -> "TopicPartition":

@@ -1,7 +1,7 @@
 """Sends dead letters to their topic: they are safe in the store, so this may take as long as it takes."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from infinite_scheduler.clock import Clock, wait
@@ -10,7 +10,7 @@ from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, LetterState
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState
 
 LOOK_MS: Final = 10_000
 """How often letters are looked for that others left unsent."""
@@ -19,11 +19,19 @@ LEFT_MS: Final = 30_000
 """Who wrote a letter has sent it by then, or has died."""
 
 ROOM: Final = 8 << 20
-"""Bytes of letters that wait in memory; those beyond are read from the store later."""
+"""Bytes of letters for one topic that wait in memory; those beyond are read from the store later."""
 
 _FIRST_WAIT_MS: Final = 500
 _LONGEST_WAIT_MS: Final = 30_000
 _LONGEST_ERROR: Final = 2000
+
+_NOT_ITS_FAULT: Final = frozenset(
+    {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "INVALID_REQUIRED_ACKS"}
+)
+"""Refusals of any letter, whatever is in it: somebody can give the rights, or correct the name."""
+
+_COMPANY: Final = "_INVALID_DIFFERENT_RECORD"
+"""A letter that was sent together with one that is refused."""
 
 HEADERS: Final = ("original-topic", "original-partition", "original-offset", "error-message", "error-timestamp")
 
@@ -37,35 +45,72 @@ def record(letter: DeadLetter) -> Record:
     return Record(str(letter.dlq_topic), letter.key, letter.value, [*own, *told])
 
 
+class _Queue:
+    """The letters that wait for one dead letter topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.letters: dict[str, DeadLetter] = {}
+        self.ended: dict[str, tuple[LetterState, str | None]] = {}  # what the store has yet to be told of them
+        self.wait_ms = 0
+        self.due_ms = 0
+        self.troubled = False
+        self._size = 0
+
+    def add(self, letter: DeadLetter) -> bool:
+        """False: it waits already, or there is no room for it now."""
+        size = _size(letter)
+        if letter.id in self.letters or (self.letters and self._size + size > ROOM):
+            return False
+        self.letters[letter.id] = letter
+        self._size += size
+        return True
+
+    def drop(self, letter_ids: Iterable[str]) -> None:
+        """They need nothing more."""
+        for key in letter_ids:
+            letter = self.letters.pop(key, None)
+            self._size -= 0 if letter is None else _size(letter)
+            self.ended.pop(key, None)
+
+    def back_off(self, now_ms: int) -> None:
+        """Try again after a while, each time a longer one."""
+        self.wait_ms = min(_LONGEST_WAIT_MS, max(_FIRST_WAIT_MS, self.wait_ms * 2))
+        self.due_ms = now_ms + self.wait_ms
+
+    def works(self) -> None:
+        """There is nothing to wait for."""
+        self.wait_ms, self.due_ms, self.troubled = 0, 0, False
+
+
 class DeadLetterSender:
-    """Sends the letters of one topic and group, at least once each, and marks them in the store."""
+    """Sends the letters of one topic and group, at least once each, and marks them in the store.
+
+    Each goes to the dead letter topic that it names: those that were written before the topic was configured otherwise,
+    or no more, go where they were meant to.
+    """
 
     def __init__(self, config: KafkaIngestConfig, inbox: Inbox, clock: Clock, tell: Observer) -> None:
         self._config = config
         self._inbox = inbox
         self._clock = clock
         self._tell = tell
-        self._waiting: dict[str, DeadLetter] = {}
-        self._size = 0
+        self._queues: dict[str, _Queue] = {}
         self._more = asyncio.Event()
         self._producer: Producer | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._nap = asyncio.Event()
-        self._looked_ms: int | None = None
-        self._wait_ms = 0
-        self._troubled = False
+        self._look_due_ms = 0
+        self._page: str | None = None
         self.sent = 0
 
     def start(self) -> None:
         """Begin: also with what others left."""
-        if self._config.dlq_topic is not None:
-            self._task = asyncio.create_task(self._run(), name=f"dead letters of {self._config.topic}")
+        self._task = asyncio.create_task(self._run(), name=f"dead letters of {self._config.topic}")
 
     async def stop(self, timeout_s: float = 5.0) -> None:
         """Send what waits, if that is a matter of moments; else the store keeps it for whoever comes next."""
         self._stopping = True
-        self._nap.set()
         self._more.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout_s)
@@ -75,85 +120,140 @@ class DeadLetterSender:
             await self._producer.stop(timeout_s=1.0)
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
-        """Send these: they are in the store."""
+        """Send these: they are in the store. Those without a topic stay there."""
+        if self._add(letters):
+            self._more.set()
+
+    def _add(self, letters: Iterable[DeadLetter]) -> int:
+        added = 0
         for letter in letters:
-            size = _size(letter)
-            if letter.id in self._waiting or (self._waiting and self._size + size > ROOM):
-                continue
-            self._waiting[letter.id] = letter
-            self._size += size
-        self._more.set()
+            if letter.dlq_topic is not None:
+                added += self._queues.setdefault(letter.dlq_topic, _Queue(letter.dlq_topic)).add(letter)
+        return added
+
+    # Rounds
 
     async def _run(self) -> None:
         while True:
-            try:
-                await self._round()
-            except SchedulerError as error:
-                self._trouble(str(error))
-            except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
-                self._tell(events.TaskFailed(part=f"dead letters of {self._config.topic}", error=repr(error)))
-                self._back_off()
-            if self._stopping and (not self._waiting or self._troubled):
+            self._more.clear()
+            if not self._stopping and self._clock.steady_ms() >= self._look_due_ms:
+                await self._look()
+            for queue in [queue for queue in self._queues.values() if self._is_due(queue)]:
+                await self._serve(queue)
+            self._queues = {topic: queue for topic, queue in self._queues.items() if queue.letters}
+            if self._stopping and all(queue.wait_ms for queue in self._queues.values()):
                 return
             await self._rest()
 
-    async def _round(self) -> None:
-        now_ms = self._clock.steady_ms()
-        if not self._waiting and (self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS):
-            self._looked_ms = now_ms
-            self.add(await self._left())
-        if self._waiting:
-            await self._send(list(self._waiting.values()))
+    def _is_due(self, queue: _Queue) -> bool:
+        return bool(queue.letters) and (self._stopping or self._clock.steady_ms() >= queue.due_ms)
 
     async def _rest(self) -> None:
-        """Until there is something to do: at once, unless sending fails."""
-        if self._wait_ms:
-            self._nap.clear()
-            await wait(self._clock, self._nap, self._wait_ms)
-        elif not self._waiting:
-            self._more.clear()
-            await wait(self._clock, self._more, LOOK_MS)
+        """Until there is something to do."""
+        dues = [queue.due_ms for queue in self._queues.values()]
+        wait_ms = min([*dues, self._look_due_ms]) - self._clock.steady_ms()
+        if wait_ms > 0:
+            await wait(self._clock, self._more, wait_ms)
 
-    async def _left(self) -> Sequence[DeadLetter]:
-        """What another node, or this one in a former life, did not come to send."""
-        query = LetterQuery(
-            group=self._config.group_id,
-            topic=self._config.topic,
-            state=LetterState.UNSENT,
-            before_ms=self._clock.wall_ms() - LEFT_MS,
-            oldest_first=True,
+    async def _serve(self, queue: _Queue) -> None:
+        try:
+            await self._send(queue)
+        except SchedulerError as error:
+            self._trouble(queue, str(error))
+        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+            self._fail(error)
+            queue.back_off(self._clock.steady_ms())
+
+    # What others left
+
+    async def _look(self) -> None:
+        """Find letters that others left; by time, however many wait here."""
+        self._look_due_ms = self._clock.steady_ms() + LOOK_MS
+        try:
+            found = await self._left()
+            whole = await self._without_cut(found.letters)
+        except SchedulerError:
+            return  # the door tells of a store that is away
+        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+            self._fail(error)
+            return
+        self._page = found.cursor
+        added = self._add(whole)
+        if added and (found.cursor is not None or added < len(whole)):
+            self._look_due_ms = 0  # there are more
+
+    async def _left(self) -> Letters:
+        """One page of what another node, or this one in a former life, did not come to send."""
+        return await self._inbox.letters(
+            LetterQuery(
+                group=self._config.group_id,
+                topic=self._config.topic,
+                state=LetterState.UNSENT,
+                before_ms=self._clock.wall_ms() - LEFT_MS,
+                oldest_first=True,
+                cursor=self._page,
+            )
         )
-        found = (await self._inbox.letters(query)).letters
-        if found:
-            self._looked_ms = None  # there may be more
-        return found
 
-    async def _send(self, letters: Sequence[DeadLetter]) -> None:
-        ends = await self._deliver(letters)
+    async def _without_cut(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Only those that the store has whole: a part of a message must not be taken for the message."""
         for letter in letters:
-            error = ends.get(letter.id)
-            if error is not None and error.too_large and error.retryable and len(letters) > 1:
-                ends |= await self._deliver([letter])  # it was sent along with others, and may be innocent
-        sent = [letter.id for letter in letters if ends[letter.id] is None]
-        if sent:
-            await self._inbox.mark(sent, LetterState.SENT)
-            self._done(sent)
-            self.sent += len(sent)
-            self._tell(self._event(len(sent)))
-        refused = {key: error for key, error in ends.items() if error is not None and error.too_large}
-        for key, error in refused.items():
-            await self._inbox.mark([key], LetterState.REFUSED, str(error))
-            self._done([key])
-        if refused:
-            self._tell_refused(refused)
-        failed = [error for key, error in ends.items() if error is not None and key not in refused]
-        if failed:
-            self._trouble(str(failed[0]))
+            if letter.cut_bytes and not self._waits(letter):
+                note = _cut_note(letter)
+                await self._inbox.mark([letter.id], LetterState.REFUSED, note)
+                self._tell_refused(str(letter.dlq_topic), 1, note)
+        return [letter for letter in letters if not letter.cut_bytes]
+
+    def _waits(self, letter: DeadLetter) -> bool:
+        queue = self._queues.get(str(letter.dlq_topic))
+        return queue is not None and letter.id in queue.letters
+
+    # Sending
+
+    async def _send(self, queue: _Queue) -> None:
+        """Send what waits; those that are refused for good are sent again one by one, which tells who is to blame."""
+        await self._write_down(queue)
+        letters = list(queue.letters.values())
+        ends = await self._deliver(letters)
+        await self._settle(queue, {key: error for key, error in ends.items() if error is None})
+        suspects = [letter for letter in letters if _is_refusal(ends[letter.id])]
+        for letter in suspects:
+            if len(letters) > 1:
+                ends |= await self._deliver([letter])
+            error = ends[letter.id]
+            if error is not None and not _is_refusal(error):
+                break  # it does not work any more, and would not for the next ones
+            await self._settle(queue, {letter.id: error})
+        failed = [error for key, error in ends.items() if error is not None and key in queue.letters]
+        blocked = [error for error in failed if not suspects or error.code != _COMPANY]
+        if blocked:
+            self._trouble(queue, str(blocked[0]))
         else:
-            self._wait_ms, self._troubled = 0, False
+            queue.works()
+
+    async def _settle(self, queue: _Queue, ends: Mapping[str, SendError | None]) -> None:
+        """These are sent, or refused for good: the store hears of it, and they are not sent again before it has."""
+        for key, error in ends.items():
+            queue.ended[key] = (LetterState.SENT, None) if error is None else (LetterState.REFUSED, str(error))
+        await self._write_down(queue)
+
+    async def _write_down(self, queue: _Queue) -> None:
+        """Mark the letters whose end is known."""
+        for end in dict.fromkeys(queue.ended.values()):
+            keys = [key for key, found in queue.ended.items() if found == end]
+            state, note = end
+            await self._inbox.mark(keys, state, note)
+            queue.drop(keys)
+            if state is LetterState.SENT:
+                self.sent += len(keys)
+                self._tell(events.DeadLettersSent(topic=self._config.topic, dlq_topic=queue.topic, count=len(keys)))
+            else:
+                self._tell_refused(queue.topic, len(keys), str(note))
 
     async def _deliver(self, letters: Sequence[DeadLetter]) -> dict[str, SendError | None]:
         """Send these; how each of them ended."""
+        if not letters:
+            return {}
         producer = await self._started()
         ends: dict[str, SendError | None] = dict.fromkeys((letter.id for letter in letters), _UNKNOWN)
 
@@ -171,38 +271,36 @@ class DeadLetterSender:
             self._producer = producer
         return self._producer
 
-    def _done(self, letter_ids: Iterable[str]) -> None:
-        for key in letter_ids:
-            letter = self._waiting.pop(key, None)
-            self._size -= 0 if letter is None else _size(letter)
+    # What people hear of it
 
-    def _event(self, count: int) -> events.DeadLettersSent:
-        return events.DeadLettersSent(topic=self._config.topic, dlq_topic=str(self._config.dlq_topic), count=count)
+    def _tell_refused(self, dlq_topic: str, count: int, error: str) -> None:
+        self._tell(events.DeadLettersRefused(topic=self._config.topic, dlq_topic=dlq_topic, count=count, error=error))
 
-    def _tell_refused(self, refused: dict[str, SendError]) -> None:
-        self._tell(
-            events.DeadLettersRefused(
-                topic=self._config.topic,
-                dlq_topic=str(self._config.dlq_topic),
-                count=len(refused),
-                error=str(next(iter(refused.values()))),
-            )
-        )
-
-    def _trouble(self, error: str) -> None:
+    def _trouble(self, queue: _Queue, error: str) -> None:
         """It does not work at the moment: told once, tried again after a while."""
-        if not self._troubled:
-            self._troubled = True
-            self._tell(
-                events.DeadLettersWait(topic=self._config.topic, dlq_topic=str(self._config.dlq_topic), error=error)
-            )
-        self._back_off()
+        if not queue.troubled:
+            queue.troubled = True
+            self._tell(events.DeadLettersWait(topic=self._config.topic, dlq_topic=queue.topic, error=error))
+        queue.back_off(self._clock.steady_ms())
 
-    def _back_off(self) -> None:
-        self._wait_ms = min(_LONGEST_WAIT_MS, max(_FIRST_WAIT_MS, self._wait_ms * 2))
+    def _fail(self, error: Exception) -> None:
+        self._tell(events.TaskFailed(part=f"dead letters of {self._config.topic}", error=repr(error)))
 
 
 _UNKNOWN: Final = SendError("not reported", code="_UNKNOWN", retryable=True)
+
+
+def _is_refusal(error: SendError | None) -> bool:
+    """Does the topic take this letter never?"""
+    return error is not None and not error.retryable and error.code not in _NOT_ITS_FAULT
+
+
+def _cut_note(letter: DeadLetter) -> str:
+    source = letter.source
+    return (
+        f"not sent, since {letter.cut_bytes} bytes of the message are not in the store: the whole message was at "
+        f"offset {letter.offset} of partition {source.partition} of topic {source.topic!r}"
+    )
 
 
 def _size(letter: DeadLetter) -> int:

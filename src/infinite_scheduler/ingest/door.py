@@ -4,7 +4,7 @@ How far the topic was read is written in the transaction of the jobs: docs/how-t
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -12,7 +12,7 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.consumer import Gathered, TopicConsumer, parts
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import Lookout
@@ -28,6 +28,9 @@ from infinite_scheduler.store.inbox import Inbox
 
 AWAY_MS: Final = (50, 1000)
 """How soon a store or a broker that is away is asked again, at first and at most."""
+
+HANGS_MS: Final = 10_000
+"""After this long, somebody should know that a check does not come to an end."""
 
 
 class TopicDoor:
@@ -54,7 +57,7 @@ class TopicDoor:
         self._tell = tell
         self._wire = Wire(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
         self._consumer = consumer = TopicConsumer(config, clock)
-        self._patience = patience = Patience(consumer, clock)
+        self._patience = patience = Patience(consumer, clock, self._hang)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
         self._letters = DeadLetterSender(config, inbox, clock, tell)
         self._placer = Placer(config, inbox, consumer, watch, patience, clock=clock, tell=tell)
@@ -63,6 +66,10 @@ class TopicDoor:
         self._task: asyncio.Task[None] | None = None
         self._paused_since_ms: int | None = None
         self._wait_ms = AWAY_MS[0]
+        self._name = f"topic door of {config.topic}"
+        self._in_doubt = False  # all places are to be asked again
+        self._check = 0, 0  # which one was seen at work, and since when
+        self._hanging: str | None = None  # the app whose check does not come to an end
         tell(events.IngestMade(config=repr(config)))
 
     # Life
@@ -74,7 +81,7 @@ class TopicDoor:
         self._consumer.open()
         self._watch.ask()
         self._letters.start()
-        self._task = asyncio.create_task(self._run(), name=f"topic door of {self.config.topic}")
+        self._go()
         self._tell(events.IngestStarted(topic=self.config.topic, group=self.config.group_id))
 
     async def stop(self) -> None:
@@ -89,6 +96,22 @@ class TopicDoor:
         self._watch.close()
         self._tell(events.IngestStopped(topic=self.config.topic, group=self.config.group_id))
 
+    def _go(self) -> None:
+        if not self._patience.stopping:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Begin again, whatever the reason, unless it was told to stop; not in a loop that ends."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if not self._patience.stopping:
+            self._tell(events.TaskFailed(part=self._name, error=repr(error)))
+            self._clock.call_later(AWAY_MS[1], self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._in_doubt = True
+        self._go()
+
     async def _run(self) -> None:
         while not self._patience.stopping:
             try:
@@ -99,23 +122,46 @@ class TopicDoor:
                 self._consumer.problem = self._consumer.problem or str(error)
                 await self._patience.pause(AWAY_MS[1])
             except Exception as error:  # noqa: BLE001 - the door stays open, whatever it is
-                self._tell(events.TaskFailed(part=f"topic door of {self.config.topic}", error=repr(error)))
-                await self._patience.call(self._consumer.forget_all)
+                self._tell(events.TaskFailed(part=self._name, error=repr(error)))
+                self._in_doubt = True
                 await self._patience.pause(AWAY_MS[1])
 
     async def _round(self) -> None:
         """Know where to begin, gather, take."""
+        self._hanging = None
         await self._lookout.look()
+        if self._in_doubt:
+            await self._patience.call(self._consumer.forget_all)
+            self._in_doubt = False
         await self._placer.place()
         self._go_on()
-        batch = await self._patience.call(self._gathered)
-        if batch is not None:
-            await self._taker.take(batch, self._wire)
+        more, batch = await self._patience.call(self._gathered)
+        while batch is not None:
+            try:
+                await self._taker.take(batch, self._wire)
+            except BaseException:
+                self._in_doubt = True  # nor were those behind it taken
+                raise
+            batch = None if self._patience.stopping else await self._patience.call(lambda: self._read(more))
 
-    def _gathered(self) -> Batch | None:
-        """On the consumer's thread: what there is, each message read and judged."""
-        messages = self._consumer.gather()
-        return Batch.read(self.config, messages, self._wire) if messages else None
+    def _gathered(self) -> tuple[Iterator[Gathered], Batch | None]:
+        """On the consumer's thread: what there is, and the first part of it."""
+        more = parts(self._consumer.gather())
+        return more, self._read(more)
+
+    def _read(self, more: Iterator[Gathered]) -> Batch | None:
+        """On the consumer's thread: the next part, each message read and judged."""
+        messages = next(more, None)
+        return None if messages is None else Batch.read(self.config, messages, self._wire)
+
+    def _hang(self) -> None:
+        """Something takes long on the consumer's thread: tell, once, if it is one and the same check."""
+        app, now_ms = self._wire.asked, self._clock.steady_ms()
+        if app is None or self._wire.asks != self._check[0]:
+            self._check = self._wire.asks, now_ms
+        elif now_ms - self._check[1] >= HANGS_MS and self._hanging is None:
+            self._hanging = app
+            self._tell(events.CheckHangs(topic=self.config.topic, app=app, after_ms=HANGS_MS))
 
     # A store that is away
 
@@ -151,6 +197,8 @@ class TopicDoor:
         """Why it cannot."""
         if not self.is_running:
             return "the door does not run"
+        if self._hanging is not None:
+            return f"the check of app {self._hanging!r} does not come to an end"
         if self._consumer.problem is not None:
             return self._consumer.problem
         if self._paused_since_ms is not None:

@@ -1,6 +1,5 @@
 """How jobs come from a Kafka topic: every option, its default, and what is refused."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -8,9 +7,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions, Value
 
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LONGEST_GROUP: Final = 255
 _RESETS: Final = ("earliest", "latest")
 _MOST_RETRIES: Final = 10
 """The last wait is then 100 s: a message that is to blame holds its partitions up for so long."""
@@ -37,13 +37,18 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _ = self.options
-        _check_topic("topic", self.topic)
+        check_topic(self.topic)
         if self.dlq_topic is not None:
-            _check_topic("dlq_topic", self.dlq_topic, " or None for none")
+            check_topic(self.dlq_topic, "dlq_topic", "; or None for none")
             if self.dlq_topic == self.topic:
                 raise ConfigError(f"dlq_topic and topic are both {self.topic!r}: dead letters would come back for ever")
         if not isinstance(self.group_id, str) or not self.group_id.strip():  # type: ignore[redundant-expr]
             raise ConfigError(f"group_id is {self.group_id!r}; expected the name of a consumer group")
+        if len(self.group_id) > _LONGEST_GROUP:
+            raise ConfigError(
+                f"group_id has {len(self.group_id)} characters; expected a name of up to {_LONGEST_GROUP}, "
+                "which every store can keep"
+            )
         _check_number("max_poll_records", self.max_poll_records, 1, 1_000_000)
         _check_number("poll_timeout_ms", self.poll_timeout_ms, 1, 60_000)
         _check_number("max_retries", self.max_retries, 0, _MOST_RETRIES)
@@ -83,13 +88,6 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"KafkaIngestConfig({', '.join(f'{name}={value!r}' for name, value in self.shown.items())})"
-
-
-def _check_topic(name: str, topic: object, otherwise: str = "") -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-        raise ConfigError(
-            f"{name} is {topic!r}; expected a name of up to 249 letters, digits, '.', '_' and '-'{otherwise}"
-        )
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

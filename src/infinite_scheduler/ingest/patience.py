@@ -1,11 +1,14 @@
 """The one thread of a consumer, and waiting that does not cost its membership in the group."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 from infinite_scheduler.clock import Clock, wait
+from infinite_scheduler.handlers.answers import as_error
 from infinite_scheduler.ingest.consumer import TopicConsumer
 
 T = TypeVar("T")
@@ -13,14 +16,59 @@ T = TypeVar("T")
 LIVELY_S: Final = 2.0
 """How long the consumer may go without a poll: the other nodes of its group wait for its answers meanwhile."""
 
+LOOK_MS: Final = 2000
+"""How often somebody looks what the thread is busy with."""
+
+_END_S: Final = 1.0
+
+
+class Errands:
+    """One thread that does one thing after the other. A process may end while it is busy, unlike with an executor."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def run(self, what: Callable[[], T]) -> asyncio.Future[T]:
+        """Do this when its turn comes; the answer arrives in the running event loop."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def errand() -> None:
+            try:
+                set_it: Callable[[Any], None] = answer.set_result
+                found: Any = what()
+            except BaseException as raised:  # noqa: BLE001 - it belongs to whoever asked
+                set_it, found = answer.set_exception, as_error(raised)
+                if isinstance(found, StopIteration):  # no future takes it
+                    found = RuntimeError(repr(found))
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(lambda: None if answer.done() else set_it(found))
+
+        self._queue.put(errand)
+        return answer
+
+    def close(self) -> None:
+        """Let the thread go when it has done what was asked of it."""
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            errand()
+
 
 class Patience:
     """Does what is asked of the consumer on its thread, and polls while the door waits for something else."""
 
-    def __init__(self, consumer: TopicConsumer, clock: Clock) -> None:
+    def __init__(self, consumer: TopicConsumer, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="topic")
+        self._errands = Errands("topic")
+        self._look = look  # called again and again while something on the thread takes long
         self._nap = asyncio.Event()
         self.stopping = False
 
@@ -32,11 +80,21 @@ class Patience:
 
     def close(self) -> None:
         """Let the thread go."""
-        self._thread.shutdown()
+        self._errands.close()
 
     async def call(self, what: Callable[[], T]) -> T:
         """Do this on the consumer's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, what)
+        answer = self._errands.run(what)
+        self._look_later(answer)
+        return await answer
+
+    def _look_later(self, answer: "asyncio.Future[Any]") -> None:
+        def look() -> None:
+            self._look()
+            self._look_later(answer)
+
+        timer = self._clock.call_later(LOOK_MS, look)
+        answer.add_done_callback(lambda _: timer.cancel())
 
     async def wait_for(self, what: Awaitable[T]) -> T:
         """Wait for it as long as it takes, and stay a member of the group meanwhile."""

@@ -10,13 +10,16 @@ from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.consumer import Share, TopicConsumer
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.patience import Patience
-from infinite_scheduler.ingest.placing import Facts, Start, needs_bounds, start
+from infinite_scheduler.ingest.placing import EARLIEST, Facts, Start, ends_before_place, needs_bounds, start
 from infinite_scheduler.ingest.topic_watch import TopicWatch
 from infinite_scheduler.observe.events import Observer, PlaceDiffers, PlacesOvertaken
 from infinite_scheduler.store.inbox import Inbox, Place, Source
 
 LOOK_MS: Final = 5000
 """How soon a place that an operator has set counts, at the latest."""
+
+MARGIN_MS: Final = 300_000
+"""How far the clocks of brokers, senders and the store may be apart, where only moments tell what was read."""
 
 
 class Placer:
@@ -54,8 +57,8 @@ class Placer:
         found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
         known = {place.source.partition: place for place in found}
         topic_id = await self._patience.wait_for(self._watch.topic_id())
-        starts = await self._patience.call(lambda: self._starts(shares, known, topic_id))
-        moves = [begin.move for begin in starts.values() if begin.move is not None]
+        starts, others = await self._patience.call(lambda: self._starts(shares, known, topic_id))
+        moves = [begin.move for begin in (*starts.values(), *others) if begin.move is not None]
         if moves:
             try:
                 await self._patience.wait_for(self._inbox.reset(moves))
@@ -82,19 +85,47 @@ class Placer:
             partitions = sorted(share.partition for share in moved)
             self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
-    def _starts(self, shares: Sequence[Share], known: Mapping[int, Place], topic_id: str | None) -> dict[Share, Start]:
-        """On the consumer's thread: where to begin in each of these that still is ours."""
+    def _starts(
+        self, shares: Sequence[Share], known: Mapping[int, Place], topic_id: str | None
+    ) -> tuple[dict[Share, Start], Sequence[Start]]:
+        """On the consumer's thread: where to begin in each of these that still is ours.
+
+        A new group that begins at the end does so in the partitions of all nodes at once: one without a place was added
+        later, and is read from its beginning.
+        """
         shares = [share for share in shares if self._consumer.holds(share)]
         committed = self._consumer.committed([share.partition for share in shares]) if shares else {}
-        found = {}
-        for share in shares:
-            facts = Facts(
-                source=Source(self._config.group_id, self._config.topic, share.partition),
-                place=known.get(share.partition),
-                committed=committed.get(share.partition),
-                topic_id=topic_id,
+        is_known, others = bool(known) or bool(committed), set[int]()
+        if not is_known and shares and self._config.auto_offset_reset != EARLIEST:
+            partitions = self._consumer.partitions()
+            is_known = bool(self._consumer.committed(partitions))
+            others = set() if is_known else set(partitions) - {share.partition for share in shares}
+        facts = Facts(source=self._source(-1), place=None, topic_id=topic_id, is_known=is_known)
+        found = {
+            share: self._begin(
+                msgspec.structs.replace(
+                    facts,
+                    source=self._source(share.partition),
+                    place=known.get(share.partition),
+                    committed=committed.get(share.partition),
+                ),
+                astray=share.astray,
             )
-            if needs_bounds(facts, astray=share.astray):
-                facts = msgspec.structs.replace(facts, bounds=self._consumer.bounds(share.partition))
-            found[share] = start(facts, self._config.auto_offset_reset)
-        return found
+            for share in shares
+        }
+        return found, [
+            self._begin(msgspec.structs.replace(facts, source=self._source(each)), astray=False)
+            for each in sorted(others)
+        ]
+
+    def _begin(self, facts: Facts, *, astray: bool) -> Start:
+        partition = facts.source.partition
+        if needs_bounds(facts, astray=astray):
+            facts = msgspec.structs.replace(facts, bounds=self._consumer.bounds(partition))
+        if facts.place is not None and ends_before_place(facts):
+            resume = self._consumer.offset_since(partition, facts.place.moved_ms - MARGIN_MS)
+            facts = msgspec.structs.replace(facts, resume=resume)
+        return start(facts, self._config.auto_offset_reset)
+
+    def _source(self, partition: int) -> Source:
+        return Source(self._config.group_id, self._config.topic, partition)

@@ -1,5 +1,6 @@
 """Where to begin in a partition: what the store says counts, before what Kafka says."""
 
+import shlex
 from typing import Final
 
 import msgspec
@@ -10,14 +11,23 @@ from infinite_scheduler.store.inbox import Move, Place, Source
 EARLIEST: Final = "earliest"
 
 
+class Committed(msgspec.Struct, frozen=True):
+    """The offset that Kafka has for the group."""
+
+    offset: int
+    ours: bool = False  # this program wrote it, not somebody who set it with Kafka's tools
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a partition when it is given to this node."""
 
     source: Source
     place: Place | None  # the store's
-    committed: int | None = None  # Kafka's
+    committed: Committed | None = None
     topic_id: str | None = None  # None: the broker does not tell
     bounds: tuple[int, int] | None = None  # its earliest offset and its end, where it was asked
+    is_known: bool = False  # the group has a place in the topic, or an offset in Kafka, in whatever partition
+    resume: int | None = None  # of a topic that ends before the place: the first message that may be unread
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +55,18 @@ def needs_bounds(facts: Facts, *, astray: bool) -> bool:
     return astray or is_anew(facts) or (facts.place is None and facts.committed is None)
 
 
+def ends_before_place(facts: Facts) -> bool:
+    """Has the topic lost messages that the group had read? So it is after a leader that was behind, or a backup."""
+    place, bounds = facts.place, facts.bounds
+    return place is not None and bounds is not None and not is_anew(facts) and place.next > bounds[1]
+
+
 def start(facts: Facts, reset: str) -> Start:
     """Where to begin: the place in the store, else Kafka's committed offset, else where the group wants to.
 
-    A place that the topic does not have, because its messages are gone or it was made anew, leads to its earliest.
+    A place that the topic does not have, because its messages are gone or it was made anew, leads to its earliest. So
+    does a partition that was added after the group had begun. A topic that ends before the place has lost its newest
+    messages: it is read from a little before the moment of the place.
     """
     place, bounds = facts.place, facts.bounds
     topic_id = facts.topic_id or (place.topic_id if place is not None else None)
@@ -58,32 +76,34 @@ def start(facts: Facts, reset: str) -> Start:
         told = TopicAnew(
             topic=facts.source.topic, partition=facts.source.partition, place=place.next, topic_id=str(facts.topic_id)
         )
-    elif bounds is not None and (wanted := place.next if place is not None else facts.committed) is not None:
+    elif bounds is not None and (wanted := place.next if place is not None else _offset(facts.committed)) is not None:
         offset = wanted
         if not bounds[0] <= wanted <= bounds[1]:
-            offset = bounds[0]
+            lost = wanted > bounds[1] and facts.resume is not None
+            offset = min(max(bounds[0], facts.resume or 0), bounds[1]) if lost else bounds[0]
             told = OffsetGone(
                 topic=facts.source.topic,
                 partition=facts.source.partition,
                 place=wanted,
                 earliest=bounds[0],
                 end=bounds[1],
+                next=offset,
             )
     elif place is not None:
         offset = place.next
-        if facts.committed is not None and facts.committed != offset:
+        if facts.committed is not None and _is_strange(facts.committed, offset):
             told = PlaceDiffers(
                 topic=facts.source.topic,
                 group=facts.source.group,
                 partition=facts.source.partition,
                 place=offset,
-                committed=facts.committed,
-                command=_reset_command(facts.source, facts.committed),
+                committed=facts.committed.offset,
+                command=_reset_command(facts.source, facts.committed.offset),
             )
     elif facts.committed is not None:
-        offset = facts.committed
+        offset = facts.committed.offset
     elif bounds is not None:
-        offset = bounds[0] if reset == EARLIEST else bounds[1]
+        offset = bounds[0] if reset == EARLIEST or facts.is_known else bounds[1]
     else:
         raise ValueError(f"{facts.source} has no place, and its bounds are not known")
     seen = place.next if place is not None else None
@@ -92,6 +112,20 @@ def start(facts: Facts, reset: str) -> Start:
     return Start(offset=offset, topic_id=topic_id, move=move, told=told)
 
 
+def _offset(committed: Committed | None) -> int | None:
+    return None if committed is None else committed.offset
+
+
+def _is_strange(committed: Committed, place: int) -> bool:
+    """Should somebody know that Kafka's offset is another than the store's?
+
+    What this program committed may lag behind after a crash, since Kafka is told last. It is never ahead, unless the
+    store has forgotten something.
+    """
+    return committed.offset > place or (committed.offset < place and not committed.ours)
+
+
 def _reset_command(source: Source, offset: int) -> str:
     """What an operator runs who wants Kafka's offset to count."""
-    return f"infinite-scheduler ingest offsets --reset {source.topic}:{source.partition}={offset}"
+    where = f"{source.topic}:{source.partition}={offset}"
+    return f"infinite-scheduler ingest offsets --group {shlex.quote(source.group)} --reset {where}"

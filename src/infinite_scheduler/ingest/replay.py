@@ -1,32 +1,39 @@
 """Dead letters tried again: read by the rules of today, and made a job if they have become good."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidRequest, SchedulerError
+from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, SchedulerError
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
 from infinite_scheduler.ingest.wire import Wire
-from infinite_scheduler.model import Accepted, moment
-from infinite_scheduler.store.inbox import DeadLetter, Inbox
+from infinite_scheduler.model import Accepted, JobSpec, moment
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, Source
 
 _ENVELOPE: Final = ("appName", "scheduledTime", "jobData")
+_FAR_APART: Final = (ZoneInfo("UTC"), ZoneInfo("Etc/GMT+12"))
+"""Two zones that never agree: a time that is one moment in both names its own."""
+
 _read: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Replayer:
-    """Makes jobs of dead letters. `zones` has the topics whose times without a zone are in one of their own."""
+    """Makes jobs of dead letters.
+
+    Times that name no zone are in that of `zones`, by group and topic, else in `zone`; without either, such a letter is
+    refused: another zone would be another moment.
+    """
 
     def __init__(
         self,
         inbox: Inbox,
         handlers: Mapping[str, Handler],
         *,
-        zone: ZoneInfo,
-        zones: Mapping[str, ZoneInfo] | None = None,
+        zone: ZoneInfo | None,
+        zones: Mapping[tuple[str, str], ZoneInfo] | None = None,
         max_payload: int = MAX_PAYLOAD,
     ) -> None:
         self._inbox = inbox
@@ -43,14 +50,32 @@ class Replayer:
         value = letter.value
         if at_ms is not None and value is not None:
             value = self._retimed(value, at_ms)
-        wire = Wire(self._handlers, self._zones.get(letter.source.topic, self._zone), self._max_payload)
         try:
-            spec = wire.spec(value)
+            spec = self._spec(letter.source, value)
+        except InvalidRequest as error:
+            if letter.cut_bytes:
+                raise InvalidRequest(f"{_cut(letter)}; what is left: {error}") from None
+            raise
         except SchedulerError:
             raise
         except Exception as error:  # noqa: BLE001 - a handler that looks at the data may raise anything
             raise InvalidRequest(f"the handler could not look at it: {type(error).__name__}: {error}") from None
         return await self._inbox.replay(letter.id, spec)
+
+    def _spec(self, source: Source, value: bytes | None) -> JobSpec:
+        zone = self._zones.get((source.group, source.topic), self._zone)
+        if zone is not None:
+            return self._read(value, zone)
+        spec, other = (self._read(value, each) for each in _FAR_APART)
+        if spec.scheduled_ms != other.scheduled_ms:
+            raise InvalidTime(
+                f"its time has no zone, and the configuration has no topic {source.topic!r} that is read by group "
+                f"{source.group!r}: say the zone with --zone NAME, or another moment with --at or --in"
+            )
+        return spec
+
+    def _read(self, value: bytes | None, zone: ZoneInfo) -> JobSpec:
+        return Wire(self._handlers, zone, self._max_payload).spec(value)
 
     def _retimed(self, value: bytes, at_ms: int) -> bytes:
         """The same message with another moment; what cannot be read stays as it is, and is refused as it is."""
@@ -62,8 +87,24 @@ class Replayer:
             data = msgspec.json.decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return value
-        takers = [app for app, handler in self._handlers.items() if handler.adopt(data) is not None]
+        takers = [app for app, handler in self._handlers.items() if _adopts(handler, data)]
         if len(takers) != 1:
             return value
         whole = {"appName": takers[0], "scheduledTime": text, "jobData": msgspec.Raw(value)}
         return msgspec.json.encode(whole)
+
+
+def _adopts(handler: Handler, data: Mapping[str, Any]) -> bool:
+    """Is it the data of a job of this handler, if only it had a moment?"""
+    try:
+        return handler.adopt(data) is not None
+    except InvalidPayload:
+        return True
+
+
+def _cut(letter: DeadLetter) -> str:
+    source = letter.source
+    return (
+        f"the store could not take {letter.cut_bytes:,} bytes of the message: read it at offset {letter.offset} of "
+        f"partition {source.partition} of topic {source.topic!r}, as long as that has it, and send it again"
+    )

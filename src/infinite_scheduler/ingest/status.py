@@ -9,7 +9,7 @@ import msgspec
 
 from infinite_scheduler.errors import BrokerUnavailable, InvalidRequest, InvalidTime
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.kafka.admin import Admin, TopicInfo
+from infinite_scheduler.kafka.admin import Admin, Group, TopicInfo
 from infinite_scheduler.policy.calendar import parse_moment
 from infinite_scheduler.store.inbox import Inbox, Move, Place, Source
 
@@ -52,7 +52,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     dlq_topic: str | None = None
     brokers: Sequence[str] = ()
     state: str | None = None  # of the group
-    members: Sequence[str] | None = None  # None: the brokers do not tell
+    members: Sequence[str] | None = None  # who holds partitions of it; None: the brokers do not tell
     partitions: Sequence[PartitionStatus] = ()
     letters: Mapping[str, int] = {}  # dead letters by state
     problems: Sequence[str] = ()
@@ -75,6 +75,7 @@ async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
     """One look at a topic from outside, at the store and at the brokers. That no broker answers is part of it."""
     places = {place.source.partition: place for place in await inbox.places(config.group_id, config.topic)}
     counts = await inbox.letter_counts()
+    disabled = "this configuration has enabled = false for it: nodes that use it do not read it"
     status = TopicStatus(
         topic=config.topic,
         group=config.group_id,
@@ -82,6 +83,7 @@ async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
         dlq_topic=config.dlq_topic,
         partitions=[_partition(partition, places) for partition in sorted(places)],
         letters={state: count for (topic, state), count in sorted(counts.items()) if topic == config.topic},
+        notes=() if config.enabled else (disabled,),
     )
     try:
         return await _ask_brokers(Admin(config.options), status, places)
@@ -100,15 +102,15 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
     bounds = await admin.bounds(topic, info.partitions)
     committed = await admin.committed(group, topic)
     readers = await admin.group(group)
-    if readers is not None and not readers.members:
-        problems.append(f"nobody reads topic {topic!r} in the group {group!r}: start a node (infinite-scheduler serve)")
+    if readers is not None:
+        problems += _unread(topic, group, info.partitions, readers)
     topic_id = await admin.topic_id(topic)
     partitions = [_partition(each, places, bounds.get(each), committed.get(each)) for each in info.partitions]
     return msgspec.structs.replace(
         status,
         brokers=found.brokers,
         state=None if readers is None else readers.state,
-        members=None if readers is None else readers.members,
+        members=None if readers is None else readers.readers(topic),
         partitions=partitions,
         problems=problems,
         notes=[*notes, *_oddities(topic, partitions, places, topic_id)],
@@ -118,7 +120,7 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
 def _missing(topics: Mapping[str, TopicInfo], status: TopicStatus) -> tuple[list[str], list[str]]:
     """What is wrong with the topic, and with that of its dead letters: those are safe in the store meanwhile."""
     problems: list[str] = []
-    notes: list[str] = []
+    notes = list(status.notes)
     for name, told in ((status.topic, problems), (status.dlq_topic, notes)):
         if name is None:
             continue
@@ -129,6 +131,24 @@ def _missing(topics: Mapping[str, TopicInfo], status: TopicStatus) -> tuple[list
         elif info.problem is not None:
             told.append(info.problem)
     return problems, notes
+
+
+def _unread(topic: str, group: str, partitions: Sequence[int], readers: Group) -> list[str]:
+    """Partitions that nobody holds: their messages wait, whoever else is in the group."""
+    left = [partition for partition in partitions if partition not in readers.held(topic)]
+    if not left:
+        return []
+    if "rebalanc" in readers.state:
+        return [f"the group {group!r} shares its partitions out at the moment: look again in some seconds"]
+    start = "start a node (infinite-scheduler serve)"
+    if not readers.members:
+        return [f"nobody reads topic {topic!r} in the group {group!r}: {start}"]
+    if len(left) == len(partitions):
+        others = "its member reads" if len(readers.members) == 1 else f"its {len(readers.members)} members read"
+        first = f"nobody reads topic {topic!r} in the group {group!r}: {others} other topics, or nothing yet"
+        return [f"{first}; {start} whose configuration names this topic"]
+    numbers = ", ".join(str(partition) for partition in left)
+    return [f"nobody in the group {group!r} reads partition {numbers} of topic {topic!r}: look again in some seconds"]
 
 
 def _oddities(
@@ -227,10 +247,13 @@ async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Seq
         last = max(info.partitions)
         raise InvalidRequest(f"topic {wish.topic!r} has no partition {wish.partition}: it has 0 to {last}")
     wanted = info.partitions if wish.partition is None else [wish.partition]
-    places = {place.source.partition: place for place in await inbox.places(group, wish.topic)}
     bounds = await admin.bounds(wish.topic, wanted)
     topic_id = await admin.topic_id(wish.topic)
     at = {} if wish.at_ms is None else await admin.offsets_at(wish.topic, wanted, wish.at_ms)
+    # places come last: the less time goes by until they are compared, the fewer plans are outdated
+    places = {place.source.partition: place for place in await inbox.places(group, wish.topic)}
+    if any(partition in places and places[partition].next > bounds[partition][1] for partition in wanted):
+        bounds = await admin.bounds(wish.topic, wanted)  # somebody read on, beyond the end that was seen
     return [
         Change(
             Move(

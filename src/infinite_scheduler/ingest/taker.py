@@ -9,6 +9,7 @@ from infinite_scheduler.ingest.batch import Batch, Load, told
 from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.intake import accepted_events
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.metrics import TAKEN
 from infinite_scheduler.ingest.patience import Patience
 from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.model import Accepted
@@ -43,7 +44,7 @@ class Taker:
         self._clock = clock
         self._tell = tell
         self._send = send
-        self.counts = {"messagesReceived": 0, "messagesProcessed": 0, "messagesFailed": 0, "duplicatesSkipped": 0}
+        self.counts = dict.fromkeys(TAKEN, 0)
 
     async def take(self, batch: Batch, wire: Wire) -> None:
         """All of it, or as much as is certain: in doubt it is read again from where the store says.
@@ -75,13 +76,15 @@ class Taker:
     async def _take(self, batch: Batch) -> None:
         """In one transaction; an app that the store does not know makes dead letters, and the rest is tried again."""
         while True:
-            load = await self._patience.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
-            if not load.moves:
-                return
             try:
+                load = await self._patience.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
+                if not load.moves:
+                    return
                 answers = await self._patience.wait_for(self._inbox.take(load.specs, load.letters, load.moves))
             except UnknownApp as error:
-                batch.refuse_apps_but(error.known)
+                if not batch.refuse_apps_but(error.known):
+                    await self._narrow_down(batch, error)
+                    return
             except PlacesMoved:
                 await self._overtaken(batch)
                 return
@@ -103,9 +106,12 @@ class Taker:
     async def _narrow_down(self, batch: Batch, error: Exception) -> None:
         """An error that nobody expects: halves are tried until one message is left, which is tried a few times more.
 
-        If it fails always, and its dead letter can be kept, then it was to blame.
+        If it fails always, and its dead letter can be kept, then it was to blame. A door that stops finds out no more:
+        its messages are left, and with their places in doubt none of them is overtaken by one behind it.
         """
-        if len(batch) > 1:
+        if self._patience.stopping:
+            await self._patience.call(lambda: self._consumer.forget(batch.shares))
+        elif len(batch) > 1:
             for half in batch.halves():
                 await self._take(half)
         elif batch.refused:

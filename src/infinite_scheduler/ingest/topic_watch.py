@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _WAIT_MS: Final = 2000
+_FRESH_MS: Final = 2000
+"""How long an answer that nobody has fetched says something."""
 
 
 class TopicWatch:
@@ -23,6 +25,7 @@ class TopicWatch:
         self._client: AdminClient | None = None
         self._asked: asyncio.Future[Any] | None = None
         self._asked_ms = 0
+        self._arrived_ms: int | None = None
         self._answers = True
 
     def ask(self) -> "asyncio.Future[Any]":
@@ -30,11 +33,14 @@ class TopicWatch:
         from confluent_kafka import TopicCollection  # noqa: PLC0415 - 54 ms that only users of Kafka pay
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
+        if self._arrived_ms is not None and self._clock.steady_ms() - self._arrived_ms > _FRESH_MS:
+            self._asked = self._arrived_ms = None  # another topic may have the name by now
         if self._asked is None:
             if self._client is None:
                 self._client = AdminClient(self._options.client(), logger=Chatter())
             answers = self._client.describe_topics(TopicCollection([self._topic]), request_timeout=5)
             self._asked, self._asked_ms = asyncio.wrap_future(answers[self._topic]), self._clock.steady_ms()
+            self._asked.add_done_callback(self._arrive)
         return self._asked
 
     async def topic_id(self) -> str | None:
@@ -45,12 +51,18 @@ class TopicWatch:
         if not asked.done():
             self._answers = False  # whoever has failed to answer is not waited for again
             return None
-        self._asked = None
+        self._asked = self._arrived_ms = None
         if asked.cancelled() or asked.exception() is not None:
             return None
         self._answers = True
         found = asked.result().topic_id
         return None if found is None else str(found)
+
+    def _arrive(self, asked: "asyncio.Future[Any]") -> None:
+        if asked is self._asked:
+            self._arrived_ms = self._clock.steady_ms()
+            if not asked.cancelled() and asked.exception() is None:
+                self._answers = True  # late, but it may be waited for again
 
     def close(self) -> None:
         """Wait for no answer any more."""

@@ -1,9 +1,9 @@
 """What a message of a topic says: the job in it, or why there is none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from os import urandom
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -14,6 +14,8 @@ from infinite_scheduler.ingest.payload import MAX_PAYLOAD, read_payload
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import JobSpec, Priority
 from infinite_scheduler.policy.calendar import parse_moment
+
+T = TypeVar("T")
 
 ENVELOPE: Final = 65_536
 """How many bytes a message may have beside its jobData."""
@@ -44,7 +46,11 @@ class Wire:
 
     def __init__(self, handlers: Mapping[str, Handler], zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> None:
         self._handlers = handlers
-        self._checks = {app: handler.check for app, handler in handlers.items() if handler.checks}
+        self._checks = {app: self._noted(app, handler.check) for app, handler in handlers.items() if handler.checks}
+        self.asked: str | None = None
+        """The app whose handler looks at the data of a message just now."""
+        self.asks = 0
+        """How often a handler has begun to."""
         self._zone = zone
         self._max_payload = max_payload
 
@@ -89,6 +95,16 @@ class Wire:
         except InvalidRequest as error:
             raise _in_words_of_the_wire(error) from None
 
+    def _noted(self, app: str, ask: Callable[[Any], T]) -> Callable[[Any], T]:
+        def noted(data: Any) -> T:
+            self.asked, self.asks = app, self.asks + 1
+            try:
+                return ask(data)
+            finally:
+                self.asked = None
+
+        return noted
+
     def _moment(self, value: Any) -> int:
         if type(value) is str and len(value) <= _REMEMBERED:
             return _text_moment(value, self._zone)
@@ -102,9 +118,18 @@ class Wire:
     def _flat(self, value: bytes) -> JobSpec:
         """A message that is a job's data as it stands: the handler that knows it says for when."""
         data = read_payload(value, self._max_payload)
-        found = {app: at for app, handler in self._handlers.items() if (at := handler.adopt(data)) is not None}
+        found: dict[str, object] = {}
+        nearly: list[InvalidPayload] = []
+        for app, handler in self._handlers.items():
+            try:
+                at = self._noted(app, handler.adopt)(data)
+            except InvalidPayload as error:
+                nearly.append(error)
+                continue
+            if at is not None:
+                found[app] = at
         if not found:
-            raise InvalidRequest("appName is required")
+            raise nearly[0] if len(nearly) == 1 else InvalidRequest("appName is required")
         if len(found) > 1:
             raise InvalidRequest(f"appName is required: {', '.join(sorted(found))} could all take this message")
         ((app, at),) = found.items()

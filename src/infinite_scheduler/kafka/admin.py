@@ -51,11 +51,26 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, TopicInfo]
 
 
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody in a consumer group, and the partitions that are theirs to read, by topic."""
+
+    name: str
+    held: Mapping[str, Collection[int]] = {}
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group as its coordinator sees it."""
 
     state: str
-    members: Sequence[str]
+    members: Sequence[Member]
+
+    def readers(self, topic: str) -> Sequence[str]:
+        """Those who hold partitions of a topic; others of the group read other topics, or have none yet."""
+        return sorted(member.name for member in self.members if member.held.get(topic))
+
+    def held(self, topic: str) -> frozenset[int]:
+        """The partitions of a topic that somebody reads."""
+        return frozenset(partition for member in self.members for partition in member.held.get(topic, ()))
 
 
 class Admin:
@@ -161,8 +176,7 @@ class Admin:
         found = await self._optional(answers[group])
         if found is None:
             return None
-        members = [f"{member.client_id} at {member.host.lstrip('/')}" for member in found.members]
-        return Group(state=found.state.name.lower(), members=sorted(members))
+        return Group(state=found.state.name.lower(), members=[_member(member) for member in found.members])
 
     # How it asks
 
@@ -252,6 +266,13 @@ class Admin:
             except KafkaException as error:
                 raise config_error(error, self._options) from None
         return self._client
+
+
+def _member(found: Any) -> Member:
+    held: dict[str, list[int]] = {}
+    for each in found.assignment.topic_partitions if found.assignment else ():
+        held.setdefault(each.topic, []).append(each.partition)
+    return Member(name=f"{found.client_id} at {found.host.lstrip('/')}", held=held)
 
 
 def _all(asked: "Mapping[TopicPartition, Future[Any]]") -> "Future[dict[TopicPartition, Any]]":

@@ -29,6 +29,10 @@ _PERMANENT: Final = _TOO_LARGE | {
 
 _UNKNOWN_TOPIC: Final = "topic {topic!r} does not exist on {servers}: make it, or correct its name"
 _TOO_FEW: Final = "too few replicas of topic {topic!r} are in sync: start the brokers that are away"
+_SHUT_OUT: Final = (
+    "Kafka at {servers} has shut this client out, and another takes its place: if group.instance.id is set, "
+    "give every node its own"
+)
 _TIMED_OUT: Final = "no broker at {servers} took a message for topic {topic!r} in time"
 
 _SENTENCES: Final[Mapping[str, str]] = {
@@ -54,6 +58,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "_AUTHENTICATION": "Kafka at {servers} refuses the login: check the sasl.* properties",
     "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",
     "_SSL": "no safe connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
+    "FENCED_INSTANCE_ID": _SHUT_OUT,
+    "_FATAL": _SHUT_OUT,
     "_PURGE_QUEUE": "the producer was stopped before the message for topic {topic!r} was sent",
     "_PURGE_INFLIGHT": "the producer was stopped before the message for topic {topic!r} was acknowledged",
     "_QUEUE_FULL": "too many messages wait for Kafka at {servers}",
@@ -74,6 +80,11 @@ def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None)
 def is_permanent(error: "KafkaError") -> bool:
     """Is the same message refused however often it is sent?"""
     return error.name() in _PERMANENT
+
+
+def is_fatal(error: "KafkaError") -> bool:
+    """Is the client of no use any more?"""
+    return error.fatal() or error.name() == "_FATAL"
 
 
 def is_too_large(error: "KafkaError") -> bool:

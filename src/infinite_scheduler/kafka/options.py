@@ -12,7 +12,18 @@ Value = str | int | float | bool
 
 MASK: Final = "***"
 
-_SECRETS: Final = ("password", "passphrase", "secret", "pem", "jaas", "token", "oauthbearer.config", "private.key")
+_SECRETS: Final = (
+    "password",
+    "passphrase",
+    "secret",
+    "pem",
+    "jaas",
+    "token",
+    "oauthbearer.config",
+    "oauthbearer.extensions",
+    "kinit.cmd",
+    "private.key",
+)
 """A property with one of these in its name is shown to nobody."""
 
 _OPEN: Final = ("sasl.oauthbearer.token.endpoint.url",)
@@ -35,6 +46,7 @@ _COMMITS: Final = "how far a topic was read is kept with the jobs, in one transa
 OWNED: Final[Mapping[str, str]] = {
     "bootstrap.servers": _SERVERS,
     "metadata.broker.list": _SERVERS,
+    "allow.auto.create.topics": "reading makes no topic: make it with the partitions that it should have",
     "group.id": "set group_id of the ingest",
     "auto.offset.reset": "set auto_offset_reset of the ingest",
     "enable.auto.commit": _COMMITS,

@@ -1,6 +1,5 @@
 """The topics that systems of this kind use, and how they are made: what is there already is left as it is."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -8,13 +7,12 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.kafka.admin import Admin, TopicInfo
+from infinite_scheduler.kafka.names import EXPECTED, is_topic
 
 RETENTION: Final = "retention.ms"
 DAY_MS: Final = 86_400_000
 MOST_REPLICAS: Final = 3
 """More copies of a message are not asked for unless somebody says so."""
-
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class WantedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +24,8 @@ class WantedTopic(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in {".", ".."}:
-            raise InvalidRequest(
-                f"{self.name!r} is no name that a topic can have: use up to 249 letters, digits, '.', '_' and '-'"
-            )
+        if not is_topic(self.name):
+            raise InvalidRequest(f"{self.name!r} is no name that a topic can have: expected {EXPECTED}")
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):

@@ -264,7 +264,7 @@ class DeadLettersSent(Event, frozen=True, kw_only=True):
 
 
 class DeadLettersRefused(Event, frozen=True, kw_only=True):
-    """Dead letters are too large for their topic, so they are in the store alone."""
+    """Dead letters are refused by their topic, or not whole in the store, so they are in the store alone."""
 
     topic: str
     dlq_topic: str
@@ -287,6 +287,14 @@ class ChecksFailing(Event, frozen=True, kw_only=True):
     count: int
     error: str
     wait_ms: int
+
+
+class CheckHangs(Event, frozen=True, kw_only=True):
+    """A handler looks at the data of a message and does not come to an end; the topic waits for it."""
+
+    topic: str
+    app: str
+    after_ms: int
 
 
 class TopicAway(Event, frozen=True, kw_only=True):
@@ -336,13 +344,14 @@ class PlacesOvertaken(Event, frozen=True, kw_only=True):
 
 
 class OffsetGone(Event, frozen=True, kw_only=True):
-    """The topic no longer has the message that is next; it is read from its earliest."""
+    """The topic does not have the message that is next; it is read from the earliest that may be unread."""
 
     topic: str
     partition: int
     place: int
     earliest: int
     end: int
+    next: int
 
 
 class TopicAnew(Event, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.DeadLettersRefused: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Dead letters are too large for their topic; they are kept in the store alone.",
+        "Dead letters cannot go to their topic; they are kept in the store alone.",
     ),
     events.DeadLettersWait: Line(
         "ingest.kafka",
@@ -157,6 +157,11 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "ingest.kafka",
         logging.WARNING,
         "A handler could not check the data of messages; they are tried again a few times, then become dead letters.",
+    ),
+    events.CheckHangs: Line(
+        "ingest.kafka",
+        logging.ERROR,
+        "The check of an app does not come to an end; the messages of the topic wait for it.",
     ),
     events.TopicAway: Line(
         "ingest.kafka",
@@ -183,7 +188,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.OffsetGone: Line(
         "ingest.kafka",
         logging.WARNING,
-        "A topic no longer has the messages that were next; it is read from the earliest that it has.",
+        "A topic does not have the messages that were next; it is read from the earliest that may be unread.",
     ),
     events.TopicAnew: Line(
         "ingest.kafka",

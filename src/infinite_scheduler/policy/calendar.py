@@ -63,7 +63,7 @@ def parse_moment(value: object, *, now_ms: int | None, zone: ZoneInfo) -> int:
         case Mapping():
             moment = _from_fields(value, zone)
         case _:
-            raise _no_moment(value)
+            raise InvalidTime(f"{_shown(value)} is no moment; expected {_FIXED if now_ms is None else _MOMENTS}")
     if isinstance(value, int | str) and 0 <= moment < _LEAST_NUMBER and str(value).strip().isdigit():
         raise InvalidTime(
             f"{_shown(value)} as epoch milliseconds is a moment before 1974; expected 12 digits or more: for seconds, "
@@ -133,7 +133,7 @@ def _from_iso(iso: re.Match[str], zone: ZoneInfo) -> int:
         if iso["zone"]:
             local = local.replace(tzinfo=_offset(iso["zone"].strip()))
     except ValueError as error:
-        raise InvalidTime(f"there is no moment {iso[0]!r}: {error}; expected {_MOMENTS}") from None
+        raise InvalidTime(f"there is no moment {iso[0]!r}: {error}; expected {_FIXED}") from None
     return _from_datetime(local, zone) + _ceil(nanos, 1_000_000)
 
 

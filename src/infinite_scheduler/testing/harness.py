@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
+from zoneinfo import ZoneInfo
 
 from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
@@ -181,6 +182,9 @@ class Watched(Handler):
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
         return self._inner.adopt(message)
+
+    def locate(self, zone: ZoneInfo) -> None:
+        self._inner.locate(zone)
 
     async def start(self) -> None:
         await self._inner.start()

@@ -23,6 +23,7 @@ from infinite_scheduler import (
 from tests.kafka.guides.rig import (
     admin,
     make_ingest_topics,
+    members,
     metrics,
     mysql,
     retention,
@@ -99,9 +100,14 @@ def test_the_quick_start(servers: str, mariadb_url: str, stack: ExitStack) -> No
     assert (job.data, job.request_id) == (SMS, request.request_id)
 
 
-def test_every_option_can_be_set() -> None:
-    config = KafkaIngestConfig(
-        bootstrap_servers="localhost:9092",
+def test_a_topic_is_read_with_every_option_set(servers: str, mariadb_url: str, stack: ExitStack) -> None:
+    make_ingest_topics(servers)
+    sms = Recorder()
+    ingest_manager(
+        stack,
+        servers,
+        mariadb_url,
+        {"sms": sms},
         topic="scheduler.jobs.ingest",
         dlq_topic="scheduler.jobs.dlq",
         group_id="my-scheduler-group",
@@ -111,12 +117,25 @@ def test_every_option_can_be_set() -> None:
         max_retries=5,
         enabled=True,
     )
-    assert (config.group_id, config.max_poll_records, config.poll_timeout_ms, config.max_retries) == (
-        "my-scheduler-group",
-        1000,
-        2000,
-        5,
+    write(servers, "scheduler.jobs.ingest", [MESSAGE, "{ not JSON"])
+    until(lambda: len(sms.jobs) == 1)
+    assert [letter.value for letter in read(servers, "scheduler.jobs.dlq", count=1)] == [b"{ not JSON"]
+    assert [sorted(held) for held in members(servers, "my-scheduler-group")] == [list(range(12))]
+
+
+@pytest.mark.parametrize(("records", "timeout_ms"), [(1000, 500), (100, 100)])
+def test_messages_come_in_by_both_tunings(
+    servers: str, mariadb_url: str, stack: ExitStack, records: int, timeout_ms: int
+) -> None:
+    make_ingest_topics(servers)
+    sms = Recorder()
+    manager = ingest_manager(
+        stack, servers, mariadb_url, {"sms": sms}, max_poll_records=records, poll_timeout_ms=timeout_ms
     )
+    requests = [ScheduleJobRequest("sms", datetime.now(UTC), SMS).to_json() for _ in range(300)]
+    write(servers, "scheduler.jobs.ingest", requests)
+    until(lambda: len(sms.jobs) == 300)
+    assert metrics(manager)["messagesReceived"] == 300
 
 
 @pytest.mark.parametrize(

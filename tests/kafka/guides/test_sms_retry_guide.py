@@ -13,7 +13,9 @@ from confluent_kafka import Consumer
 
 from infinite_scheduler import (
     KafkaIngestConfig,
+    MultiAppScheduler,
     ScheduleJobRequest,
+    SmsRetryJobHandler,
     SmsRetryProducer,
     retry_time_after,
 )
@@ -27,6 +29,7 @@ from tests.kafka.guides.rig import (
     make_sms_topics,
     members,
     metrics,
+    mysql,
     partitions,
     query,
     retention,
@@ -215,9 +218,10 @@ def test_three_instances_share_the_partitions(servers: str, mariadb_url: str, st
     assert len(read(servers, "SMS_Send")) == 60
 
 
-def test_the_tuned_configurations() -> None:
-    production = KafkaIngestConfig(
-        bootstrap_servers="127.0.0.1:9092,127.0.0.2:9092,127.0.0.3:9092",
+def test_the_configuration_of_production(servers: str, mariadb_url: str, stack: ExitStack) -> None:
+    make_sms_topics(servers)
+    config = KafkaIngestConfig(
+        bootstrap_servers=f"127.0.0.1:1,{servers},127.0.0.1:2",  # one of three answers
         topic="SMS_Retry",
         dlq_topic="SMS_Retry_DLQ",
         group_id="sms-retry-scheduler-prod",
@@ -226,10 +230,13 @@ def test_the_tuned_configurations() -> None:
         max_retries=3,
         enabled=True,
     )
-    assert production.options.client()["bootstrap.servers"] == "127.0.0.1:9092,127.0.0.2:9092,127.0.0.3:9092"
-    for records, timeout_ms in ((1000, 500), (100, 100)):
-        tuned = KafkaIngestConfig(max_poll_records=records, poll_timeout_ms=timeout_ms)
-        assert (tuned.max_poll_records, tuned.poll_timeout_ms) == (records, timeout_ms)
+    manager = MultiAppScheduler(**mysql(mariadb_url), kafka_ingest=config)
+    manager.register_app("sms_retry", SmsRetryJobHandler(servers))
+    manager.start_all()
+    stack.callback(manager.stop_all)
+    write(servers, "SMS_Retry", [retry(number) for number in range(30)])
+    assert {sent["campaignTaskId"] for sent in values(read(servers, "SMS_Send", count=30))} == set(range(30))
+    assert [sorted(held) for held in members(servers, "sms-retry-scheduler-prod")] == [list(range(6))]
 
 
 def test_the_lag_of_a_group(servers: str, mariadb_url: str, stack: ExitStack) -> None:

@@ -213,6 +213,8 @@ def check_place(path: str) -> None:
         raise StoreBroken(
             f"the database {path} cannot be made: there is no folder {folder}; create it, or name another place"
         )
+    if not os.access(f"{folder}/.", os.F_OK):
+        raise StoreBroken(f"the database {path} cannot be made: {folder} is no folder that can be entered")
     if os.access(path, os.F_OK) and not os.access(path, os.W_OK):  # SQLite would open it, and fail at the first write
         raise StoreBroken(f"the database {path} cannot be written: give this user write access to the file")
     if os.access(f"{path}/.", os.F_OK):

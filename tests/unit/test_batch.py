@@ -1,0 +1,120 @@
+"""What one transaction takes of the messages that were gathered together."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.ingest.batch import Batch, Passing, Refused, Verdict, judge
+from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.request import make_spec
+
+CONFIG = KafkaIngestConfig(topic="jobs", group_id="group")
+NOW = 1_794_787_200_000
+
+
+class FakeMessage:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> None: ...
+
+    def headers(self) -> None: ...
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+
+class FakeConsumer:
+    def __init__(self, *gone: Share) -> None:
+        self._gone = gone
+
+    def holds(self, share: Share) -> bool:
+        return share not in self._gone
+
+
+def share(partition: int) -> Share:
+    made = Share(partition)
+    made.place = 0
+    return made
+
+
+def job(number: int) -> Verdict:
+    return make_spec("sms", scheduled_ms=NOW, absolute=True, payload=b'{"n":%d}' % number)
+
+
+def batch(*messages: tuple[Share, int, Verdict]) -> Any:
+    gathered: Any = [(of, FakeMessage(offset)) for of, offset, _ in messages]
+    return Batch(CONFIG, gathered, [verdict for _, _, verdict in messages])
+
+
+def test_a_message_that_is_tried_again_is_not_overtaken_by_those_behind_it() -> None:
+    one, two = share(1), share(2)
+    made = batch(
+        (one, 0, job(0)),
+        (two, 0, job(10)),
+        (one, 1, Passing("the directory does not answer")),
+        (one, 2, job(2)),
+        (two, 1, job(11)),
+        (one, 3, Refused("bad")),
+    )
+    load = made.load(FakeConsumer(), NOW)
+    assert [spec.payload for spec in load.specs] == [b'{"n":0}', b'{"n":10}', b'{"n":11}']
+    assert load.letters == []
+    assert {of.partition: place for of, place in load.places.items()} == {1: 1, 2: 2}
+    assert [(move.source.partition, move.seen, move.next) for move in load.moves] == [(1, 0, 1), (2, 0, 2)]
+
+
+def test_a_partition_that_begins_with_such_a_message_does_not_move() -> None:
+    one = share(1)
+    load = batch((one, 0, Passing("no answer")), (one, 1, job(1))).load(FakeConsumer(), NOW)
+    assert (load.specs, load.letters, load.moves, load.places) == ([], [], [], {})
+
+
+def test_nothing_is_taken_of_partitions_that_are_gone_or_in_doubt() -> None:
+    gone, doubtful, ours = share(1), share(2), share(3)
+    doubtful.place = None
+    made = batch((gone, 0, job(1)), (doubtful, 0, job(2)), (ours, 0, job(3)))
+    load = made.load(FakeConsumer(gone), NOW)
+    assert [spec.payload for spec in load.specs] == [b'{"n":3}']
+    assert [move.source.partition for move in load.moves] == [3]
+
+
+class NameIsNotUtf8(FakeMessage):
+    """As confluent-kafka has it: the first question fails, and the second has an answer that must not be looked at."""
+
+    asked = 0
+
+    def headers(self) -> None:
+        self.asked += 1
+        assert self.asked == 1
+        raise SystemError("returned a result with an exception set")
+
+
+def test_headers_that_cannot_be_read_are_left_out_and_asked_for_once() -> None:
+    one = share(1)
+    gathered: Any = [(one, NameIsNotUtf8(0)), (one, FakeMessage(1))]
+    made = Batch(CONFIG, gathered, [Refused("bad"), Refused("worse")])
+    for each in (made, made, *made.halves()):
+        load = each.load(FakeConsumer(), NOW)  # type: ignore[arg-type]
+    load = made.load(FakeConsumer(), NOW)  # type: ignore[arg-type]
+    assert [(letter.value, letter.headers, letter.note) for letter in load.letters] == [
+        (b"0", (), "its headers cannot be read"),
+        (b"1", (), None),
+    ]
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("no")])
+def test_whatever_a_check_raises_may_pass(raised: BaseException) -> None:
+    def spec(value: bytes | None) -> None:
+        raise raised
+
+    wire: Any = SimpleNamespace(spec=spec)
+    verdict = judge(wire, b"{}")
+    assert isinstance(verdict, Passing)
+    assert type(raised).__name__ in verdict.error

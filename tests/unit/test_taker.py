@@ -1,0 +1,107 @@
+"""Whose fault it is when a batch cannot be taken."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infinite_scheduler.errors import UnknownApp
+from infinite_scheduler.ingest.batch import Batch
+from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.ingest.taker import Taker
+from infinite_scheduler.testing import ManualClock
+from tests.unit.test_batch import CONFIG, FakeMessage, job, share
+
+
+class World:
+    """Everything around a taker: an inbox that refuses what it is told to, and a consumer that may be in doubt."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.taken: list[list[bytes]] = []
+        self.letters: list[int] = []
+        self.refuse: Callable[[list[bytes]], Exception | None] = lambda payloads: None
+        self.pauses: list[int] = []
+        parts: Any = self
+        self.taker = Taker(
+            CONFIG, parts, parts, parts, clock=ManualClock(), tell=lambda event: None, send=lambda letters: None
+        )
+
+    async def take(self, specs: Any, letters: Any, moves: Any) -> Any:
+        payloads = [spec.payload for spec in specs]
+        if (error := self.refuse(payloads)) is not None:
+            raise error
+        self.taken.append(payloads)
+        self.letters += [letter.offset for letter in letters]
+        return [SimpleNamespace(repeated=False, differs=False) for _ in specs]
+
+    async def call(self, what: Callable[[], Any]) -> Any:
+        return what()
+
+    async def wait_for(self, what: Any) -> Any:
+        return await what
+
+    async def pause(self, ms: int) -> None:
+        self.pauses.append(ms)
+
+    def holds(self, share: Share) -> bool:
+        return True
+
+    def forget(self, shares: Any) -> None:
+        for each in shares:
+            each.place = None
+
+    def say(self, places: Any) -> None: ...
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def jobs(of: Share, count: int) -> Any:
+    gathered: Any = [(of, FakeMessage(number)) for number in range(count)]
+    return Batch(CONFIG, gathered, [job(number) for number in range(count)])
+
+
+def numbers(world: World) -> list[bytes]:
+    return [payload for taken in world.taken for payload in taken]
+
+
+async def test_an_error_while_a_message_is_made_ready_is_narrowed_down_to_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Batch.load
+
+    def stumble(batch: Batch, *more: Any) -> Any:
+        found = load(batch, *more)
+        if b'{"n":2}' in [spec.payload for spec in found.specs]:
+            raise SystemError("a bug")
+        return found
+
+    monkeypatch.setattr(Batch, "load", stumble)
+    await world.taker.take(jobs(share(0), 4), Any)  # type: ignore[arg-type]
+    assert numbers(world) == [b'{"n":0}', b'{"n":1}', b'{"n":3}']
+    assert world.letters == [2]
+
+
+async def test_an_unknown_app_that_is_known_is_no_reason_to_try_for_ever(world: World) -> None:
+    world.refuse = lambda payloads: UnknownApp("sms", ["sms"]) if b'{"n":1}' in payloads else None
+    await world.taker.take(jobs(share(0), 3), Any)  # type: ignore[arg-type]
+    assert numbers(world) == [b'{"n":0}', b'{"n":2}']
+    assert world.letters == [1]
+
+
+async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(world: World) -> None:
+    def refuse(payloads: list[bytes]) -> Exception | None:
+        if b'{"n":1}' not in payloads:
+            return None
+        world.stopping = len(payloads) == 1
+        return ValueError("a bug")
+
+    world.refuse = refuse
+    one = share(0)
+    await world.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
+    assert numbers(world) == [b'{"n":0}']
+    assert (world.letters, world.pauses, one.place) == ([], [], None)
