@@ -66,7 +66,7 @@ def test_the_consumer_makes_no_topics_and_commits_nothing_by_itself(made: list[d
 def test_what_is_fetched_ahead_is_bounded_unless_the_user_says_otherwise(made: list[dict[str, Any]]) -> None:
     open_consumer()
     open_consumer(**{"queued.max.messages.kbytes": 999})
-    assert [settings["queued.max.messages.kbytes"] for settings in made] == [16_384, 999]
+    assert [settings["queued.max.messages.kbytes"] for settings in made] == [8192, 999]
 
 
 async def test_the_producer_waits_for_all_replicas_and_writes_once(made: list[dict[str, Any]]) -> None:
