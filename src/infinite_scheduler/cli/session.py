@@ -2,9 +2,10 @@
 
 import asyncio
 import enum
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
@@ -13,6 +14,9 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import StoreMismatch, StoreUnavailable
 from infinite_scheduler.store.sql.sqlite import MEMORY, is_store, path_of
+
+MAKING_MS: Final = 2000
+"""How long a blank file may take to become a store: a node that is starting makes one."""
 
 
 class Intent(enum.Enum):
@@ -81,8 +85,12 @@ def check_there(url: str) -> None:
             f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, "
             "and so does `schedule` with a configuration that names the app"
         )
-    if not is_store(path):
-        raise StoreMismatch(f"{Path(path).absolute()} is no store: it has no table scheduler_schema")
+    clock = SystemClock()
+    until_ms = clock.steady_ms() + MAKING_MS
+    while not (found := is_store(path)):
+        if found is False or clock.steady_ms() >= until_ms:
+            raise StoreMismatch(f"{Path(path).absolute()} is no store: it has no table scheduler_schema")
+        time.sleep(0.01)
 
 
 async def _register(client: Client, settings: Settings, intent: Intent) -> None:

@@ -231,13 +231,17 @@ def glance(path: str) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(place)}?mode=ro{unlogged}", uri=True, timeout=0)
 
 
-def is_store(path: str) -> bool:
-    """Could this file be a store of ours? One that cannot be read is left to the error of opening it."""
+def is_store(path: str) -> bool | None:
+    """Could this file be a store of ours? None: it is blank, so somebody may be making one of it right now.
+
+    One that cannot be read is left to the error of opening it.
+    """
     try:
         with closing(glance(path)) as connection:
-            return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'scheduler_schema'").fetchall())
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     except sqlite3.Error:
         return True
+    return "scheduler_schema" in names if names else None
 
 
 def path_of(url: str) -> str:
