@@ -58,6 +58,7 @@ async def test_partitions_that_are_added_are_read(real: Rig) -> None:
     await until(lambda: len(door.lag) == 8)
     await real.send(messages(range(80)))
     await real.has(range(80))
+    assert set(await real.places()) == set(range(8))
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["while it is read", "between two starts"])
@@ -177,7 +178,8 @@ async def test_a_password_opens_the_door(tmp_path: Path, guarded_kafka: GuardedK
             door = await trusted.started()
             await trusted.send([message(1), "bad"])
             await trusted.has([1])
-            await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
+            await until(lambda: door.metrics["messagesSentToDLQ"])
+            assert (door.ready, door.metrics["messagesSentToDLQ"]) == (True, 1)
 
 
 async def test_a_message_of_ten_megabytes_is_kept_and_the_next_ones_go_on(
@@ -202,8 +204,9 @@ async def test_the_broker_inside_of_librdkafka_will_do(tmp_path: Path, mock_kafk
         await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
         await door.stop()
         await inside.send(messages(range(50, 60)))
-        await inside.started()
+        again = await inside.started()
         await inside.has(range(60))
+        assert again.metrics["messagesReceived"] == 10, "what was taken before is read again"
 
 
 async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: Rig) -> None:
@@ -216,3 +219,4 @@ async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: Rig) -> N
     await real.send(messages([1, 2, 3]))
     await real.has([1, 2, 3])
     await until(lambda: first.ready)
+    assert (first.problem, second.is_running) == (None, False)

@@ -102,6 +102,7 @@ async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig) -> 
     gate.set()
     await real.has(range(600))
     await share(one, two)
+    assert real.numbers() == Counter(range(600))
 
 
 async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_nothing(real: Rig) -> None:
@@ -156,3 +157,4 @@ async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
     await until(lambda: all(door.ready for door in doors), 40)
     await real.send(messages(range(60)))
     await real.has(range(60))
+    assert all(door.ready for door in doors)

@@ -23,7 +23,7 @@ from tests.servers.stage import ServerStage, empty
 from tests.servers.test_lost_connections import commit_of
 from tests.services.databases import execute, fresh_database, kind_of, limited_user
 from tests.services.server import Kind
-from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene
+from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
 from tests.simulation.scene import Broken, prepare
 
 pytestmark = pytest.mark.servers
@@ -51,16 +51,6 @@ def stage(shared_url: str) -> Iterator[ServerStage]:
         stage.make_tables()
         yield stage
     empty(shared_url)
-
-
-def name_of(play: Scene) -> str:
-    return play.__name__
-
-
-def move_blindly(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
-    """Move places, whatever they were."""
-    for move in moves:
-        tx.move_place(move, now_ms)
 
 
 @pytest.mark.parametrize("play", SCENES, ids=name_of)

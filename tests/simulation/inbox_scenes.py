@@ -1,6 +1,6 @@
 """Orders of transactions of the inbox: each is named after the promise that it puts to test, on any database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from infinite_scheduler.errors import PlacesMoved
@@ -22,6 +22,16 @@ GUARDED: list[Scene] = []
 
 REPLAYED: list[Scene] = []
 """Those that are broken when nobody looks whether a letter was replayed."""
+
+
+def name_of(play: Scene) -> str:
+    return play.__name__
+
+
+def move_blindly(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
+    """Move places, whatever they were."""
+    for move in moves:
+        tx.move_place(move, now_ms)
 
 
 class Undone(Exception):

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,13 +11,12 @@ import pytest_asyncio
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.inbox import LetterState, Move
+from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.sqlite import SqliteDatabase
-from infinite_scheduler.store.sql.statements import Statements
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing.store_contract.ingesting import Ingesting
-from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene
+from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
 from tests.simulation.interleave import SimStage, Stage, ThreadStage
 from tests.simulation.scene import Broken, prepare
 from tests.simulation.test_contract import Bridge
@@ -50,16 +49,6 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     with contextlib.closing(made) as stage:
         prepare(stage)
         yield stage
-
-
-def name_of(play: Scene) -> str:
-    return play.__name__
-
-
-def move_blindly(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
-    """Move places, whatever they were."""
-    for move in moves:
-        tx.move_place(move, now_ms)
 
 
 @pytest.mark.parametrize("play", SCENES, ids=name_of)

@@ -679,7 +679,8 @@ class TestKafka:
         load({"kafka": {name: self.LOGIN[name], "properties": {"security.protocol": "sasl_ssl"}}})
 
     def test_a_password_may_be_in_the_environment_without_need(self) -> None:
-        load(environ=variables("KAFKA", sasl_password="hush", ssl_key_password="hush"))
+        settings = load(environ=variables("KAFKA", sasl_password="hush", ssl_key_password="hush"))
+        assert settings.kafka.security_protocol is None
 
     def test_secrets_are_not_in_the_repr(self) -> None:
         properties = {"sasl.oauthbearer.client.secret": "hush"}
