@@ -384,13 +384,13 @@ class TestStoreAway:
         await real.has(range(20))
 
     async def test_a_lost_answer_leads_to_no_second_job(self, real: Rig) -> None:
+        """Three answers, whatever number of batches the messages come in: each round below takes one batch at least."""
         real.inbox.lost_answers = 3
-        await real.send(messages(range(50)))
         await real.started()
-        await real.has(range(50))
-        await real.send(messages(range(50, 60)))
-        await real.has(range(60))
-        assert real.inbox.lost_answers == 0, "no answer was lost"
+        for sent in (20, 40, 60):
+            await real.send(messages(range(sent - 20, sent)))
+            await real.has(range(sent))
+        await until(lambda: real.inbox.lost_answers == 0)
 
     async def test_a_take_that_lasts_does_not_cost_the_membership(self, real: Rig) -> None:
         await real.started(properties={"max.poll.interval.ms": 6000})
