@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from infinite_scheduler.engine import lane, lease, tenure, window
+from infinite_scheduler.engine import answerer, holdings, lane, lease, settler, tenure, window
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard, start_of
@@ -191,7 +191,7 @@ def from_memory(patch: pytest.MonkeyPatch) -> None:
 
     async def trusting(self: lane.Lane) -> bool:
         for info in (await self._ownership.beat(renew=False)).shards:
-            held = self.tenures.get(info.shard)
+            held = self.holdings.tenures.get(info.shard)
             if held is not None and held.scanned:
                 held.cursors = [start_of(max(held.line_ms, info.line_ms))] * len(held.cursors)
         return await advance(self)
@@ -207,42 +207,42 @@ def line_before_scan(patch: pytest.MonkeyPatch) -> None:
         found: list[Job] = []
         steps = [step for of in self._windows.values() for step in of.next_steps(self._clock.wall_ms())]
         for step in steps:
-            end, app = self.tenures[step.shard].end, step.shard.app
+            end, app = self.holdings.tenures[step.shard].end, step.shard.app
             wanted = Scan(app=app, shards=frozenset({step.shard.number}), start=end, end=start_of(step.line_ms))
             found += (await self._ownership.scan(wanted)).jobs
         moved = await advance(self)
         for step in steps:
-            held = self.tenures[step.shard]
+            held = self.holdings.tenures[step.shard]
             held.cursors = [held.end] * len(held.cursors)
         for job in found:
-            self._put(job)
+            self.holdings.put(job)
         return moved
 
     patch.setattr(lane.Lane, "_advance", scanning_first)
 
 
-def beside(step: str) -> Patch:
-    """Let one step of a lane run beside the others."""
+def beside(part: type[settler.Settler | answerer.Answerer]) -> Patch:
+    """Let the step of one part of a lane run beside the others."""
 
     def take_out(patch: pytest.MonkeyPatch) -> None:
-        inner = getattr(lane.Lane, step)
+        inner = part.step
         under_way: set[asyncio.Task[None]] = set()
 
-        async def alone(self: lane.Lane) -> None:
+        async def alone(self: Any) -> None:
             with contextlib.suppress(SchedulerError):
                 await inner(self)
 
-        async def begun(self: lane.Lane) -> bool:
+        async def begun(self: Any) -> bool:
             under_way.add(asyncio.create_task(alone(self)))
             return False
 
-        patch.setattr(lane.Lane, step, begun)
+        patch.setattr(part, "step", begun)
 
     return take_out
 
 
-RULES["settle_in_lane"] = beside("_settle")
-RULES["decide_in_lane"] = beside("_answer")
+RULES["settle_in_lane"] = beside(settler.Settler)
+RULES["decide_in_lane"] = beside(answerer.Answerer)
 
 
 @rule
@@ -331,8 +331,8 @@ def unwheel_first(patch: pytest.MonkeyPatch) -> None:
 
 @rule
 def decide_returns(patch: pytest.MonkeyPatch) -> None:
-    follow = lane.Lane._follow
-    patch.setattr(lane.Lane, "_follow", lambda self, answers, out, off: follow(self, answers, out, {}))
+    follow = answerer.Answerer._follow
+    patch.setattr(answerer.Answerer, "_follow", lambda self, answers, out, off: follow(self, answers, out, {}))
 
 
 @rule
@@ -353,10 +353,10 @@ def released_check(patch: pytest.MonkeyPatch) -> None:
 
 @rule
 def doubt_reload(patch: pytest.MonkeyPatch) -> None:
-    async def trusting(self: lane.Lane, owners: object, call: Any) -> Any:
+    async def trusting(self: holdings.Holdings, owners: object, call: Any) -> Any:
         return await call
 
-    patch.setattr(lane.Lane, "_written", trusting)
+    patch.setattr(holdings.Holdings, "written", trusting)
 
 
 @rule
@@ -372,12 +372,12 @@ def reload_tracks(patch: pytest.MonkeyPatch) -> None:
 
 @rule
 def miss_reloads(patch: pytest.MonkeyPatch) -> None:
-    settled = lane.Lane._settled
+    settled = settler.Settler._settled
 
-    def trusting(self: lane.Lane, batch: Any, recorded: Settled) -> None:
+    def trusting(self: settler.Settler, batch: Any, recorded: Settled) -> None:
         settled(self, batch, msgspec.structs.replace(recorded, missed=frozenset()))
 
-    patch.setattr(lane.Lane, "_settled", trusting)
+    patch.setattr(settler.Settler, "_settled", trusting)
 
 
 @rule
@@ -413,7 +413,7 @@ def drain_settles(patch: pytest.MonkeyPatch) -> None:
     release = lane.Lane._release
 
     async def hasty(self: lane.Lane) -> bool:
-        for held in self.tenures.values():
+        for held in self.holdings.tenures.values():
             if held.draining:
                 held.out.clear()
         return await release(self)

@@ -262,7 +262,7 @@ class Node:
 
     @property
     def tenures(self) -> Sequence[Tenure]:
-        return list(self.lane.tenures.values())
+        return list(self.lane.holdings.tenures.values())
 
     def handler(self, app: str = APP) -> Recorded:
         handler = next(plan.handler for plan in self.plans if plan.name == app)

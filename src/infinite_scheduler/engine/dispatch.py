@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.judge import Judge, interrupted
 from infinite_scheduler.engine.lease import Gate
-from infinite_scheduler.engine.settle import Judge, interrupted
 from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.wheel import Wheel
 from infinite_scheduler.handlers.base import Handler

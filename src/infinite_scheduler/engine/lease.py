@@ -1,8 +1,8 @@
 """May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold."""
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.judge import describe
 from infinite_scheduler.engine.moment import Agreed
-from infinite_scheduler.engine.settle import describe
 from infinite_scheduler.observe.events import HeartbeatBack, HeartbeatFailing, LeaseLapsed, LeaseRenewed, Observer
 
 

@@ -11,11 +11,11 @@ import msgspec
 from infinite_scheduler.clock import Clock, sleep, wait
 from infinite_scheduler.cluster.membership import Membership
 from infinite_scheduler.engine.dispatch import AppPlan, Desk
+from infinite_scheduler.engine.judge import Judge, describe
 from infinite_scheduler.engine.lane import Lane, LaneSettings
 from infinite_scheduler.engine.lease import Gate, Lease
 from infinite_scheduler.engine.moment import Agreed
 from infinite_scheduler.engine.quarantine import Quarantine
-from infinite_scheduler.engine.settle import Judge, describe
 from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
@@ -50,7 +50,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """One running node.
 
-    store ──scan──▶ Window ──▶ Desk: wheel ──due──▶ ready ──▶ handler ──outcome──▶ Lane ──settle──▶ store
+    store ──scan──▶ Window ──▶ Desk: wheel ──due──▶ ready ──▶ handler ──outcome──▶ Lane: settler ──▶ store
                       ▲          quarantine ◀── suspects                             ▲
                    Budget                                           requests, lines, ownership
     """
@@ -144,9 +144,9 @@ class Engine:
 
     async def _released(self, within_ms: int) -> bool:
         deadline_ms = self._clock.steady_ms() + within_ms
-        while any(lane.tenures or lane.taking for lane in self._lanes):
+        while any(lane.holdings.tenures or lane.taking for lane in self._lanes):
             for lane in self._lanes:
-                lane.drain(list(lane.tenures))  # with those that a take under way has brought
+                lane.drain(list(lane.holdings.tenures))  # with those that a take under way has brought
             if self._clock.steady_ms() >= deadline_ms:
                 return False
             await sleep(self._clock, 5)
@@ -192,7 +192,7 @@ class Engine:
             await wait(self._clock, self._alarm, max(0, min(nap_ms, LONGEST_NAP_MS)))
 
     def _sink(self, tenure: Tenure, settlement: Settlement) -> None:
-        self._lanes[tenure.shard.number % len(self._lanes)].sink(tenure, settlement)
+        self._lanes[tenure.shard.number % len(self._lanes)].settler.add(tenure, settlement)
 
     async def _mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
         """Without an answer of a lane's store, its shards are loaded again."""
@@ -241,7 +241,7 @@ class Engine:
         now_ms = self._clock.wall_ms()
         oldest = [ms for desk in self.desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
         for lane in self._lanes:
-            oldest.extend(tenure.unread_ms for tenure in lane.tenures.values() if not tenure.scanned)
+            oldest.extend(tenure.unread_ms for tenure in lane.holdings.tenures.values() if not tenure.scanned)
         return max(0, now_ms - min(oldest, default=now_ms))
 
     def clock_offset_ms(self) -> int | None:
@@ -254,7 +254,7 @@ class Engine:
 
     @property
     def shards_owned(self) -> int:
-        return sum(len(lane.tenures) for lane in self._lanes)
+        return sum(len(lane.holdings.tenures) for lane in self._lanes)
 
     @property
     def bytes_held(self) -> int:

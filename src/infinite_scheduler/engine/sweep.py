@@ -1,7 +1,7 @@
 """The safety net: overdue jobs that the store has and nobody holds are found within a minute, and told loudly."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import msgspec
 
@@ -18,8 +18,11 @@ NEWS_MS = 5000
 class Sweep:
     """Compares the store with memory, a page at a time; what it finds is a bug that it turns into lateness."""
 
-    def __init__(self, ownership: Ownership, clock: Clock, every_ms: int, tell: Observer) -> None:
+    def __init__(
+        self, ownership: Ownership, windows: Collection[Window], clock: Clock, every_ms: int, tell: Observer
+    ) -> None:
         self._ownership = ownership
+        self._windows = windows
         self._clock = clock
         self._every_ms = every_ms
         self._tell = tell
@@ -30,13 +33,13 @@ class Sweep:
         """How long nothing needs to be done."""
         return 0 if self._left else max(0, self._next_ms - self._clock.steady_ms())
 
-    async def step(self, windows: Mapping[str, Window]) -> bool:
+    async def step(self) -> bool:
         """Look at one page, if it is time to."""
         if not self._left:
             if self._clock.steady_ms() < self._next_ms:
                 return False
             self._next_ms = self._clock.steady_ms() + self._every_ms
-            self._left.extend((window, scan) for window in windows.values() for scan in self._ranges(window))
+            self._left.extend((window, scan) for window in self._windows for scan in self._ranges(window))
             return False
         window, scan = self._left[0]
         page = await self._ownership.scan(scan)

@@ -1,0 +1,97 @@
+"""Answers what others ask of the owner of a shard: wakes, cancels, reschedules, runs at once.
+
+The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+"""
+
+from collections.abc import Collection, Sequence
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.holdings import Holdings
+from infinite_scheduler.model import Job, Shard
+from infinite_scheduler.store.base import Answers, Ownership, Request, named
+
+IDLE_MS = 1000
+
+
+class Answerer:
+    """Looks for requests to one lane, decides them in the store, and lets memory follow."""
+
+    def __init__(self, ownership: Ownership, holdings: Holdings, clock: Clock, *, poll_ms: int, at_most: int) -> None:
+        self._ownership = ownership
+        self._holdings = holdings
+        self._clock = clock
+        self._poll_ms = poll_ms
+        self._at_most = at_most  # jobs named by the requests of one transaction
+        self._poked = False
+        self._served: set[Shard] = set()  # those whose requests filled a page: first come the others
+        self._next_poll_ms = 0
+
+    def poke(self) -> None:
+        """Requests may wait."""
+        self._poked = True
+
+    def due_in_ms(self) -> int:
+        """How long nothing needs to be done, unless it is poked."""
+        return self._next_poll_ms - self._clock.steady_ms() if self._holdings.tenures else IDLE_MS
+
+    async def step(self) -> bool:
+        """Look for requests when poked, when a shard is new, or when it is time to [6, 7]."""
+        sound = [t for t in self._holdings.tenures.values() if t.doubt is None]
+        poked = self._poked or any(not t.greeted for t in sound)
+        if not sound or (not poked and self._clock.steady_ms() < self._next_poll_ms):
+            return False
+        self._poked = False
+        self._next_poll_ms = self._clock.steady_ms() + self._poll_ms
+        asked = [t for t in sound if t.shard not in self._served] or sound
+        try:
+            requests = await self._ownership.requests([t.shard for t in asked], poked=poked, limit=self._at_most)
+            if requests:
+                await self._decide(requests)
+        except BaseException:
+            self._poked = True
+            raise
+        if named(requests) >= self._at_most:
+            self._served.update(request.shard for request in requests)
+            self._poked = True
+            return True
+        for tenure in asked:
+            tenure.greeted = True
+        if len(asked) < len(sound):
+            self._poked = True  # now for those that were passed over
+        self._served.clear()
+        return bool(requests) or self._poked
+
+    async def _decide(self, requests: Sequence[Request]) -> None:
+        """Take the jobs in question off the wheel, decide in the store, then let memory follow [7]."""
+        holdings = self._holdings
+        owners = holdings.owners_of(request.shard for request in requests)
+        requests = [request for request in requests if request.shard in owners]
+        handed_over: set[bytes] = set()
+        off: dict[bytes, Job] = {}
+        for request in requests:
+            if request.change is None:
+                continue
+            tenure, (key,) = holdings.tenures[request.shard], request.keys
+            if key in tenure.out:
+                handed_over.add(key)
+            elif (job := holdings.windows[request.shard.app].take_off(key, tenure)) is not None:
+                off[key] = job
+        answers = await holdings.written(owners, self._ownership.answer(owners, requests, handed_over))
+        self._follow(answers, handed_over, off)
+
+    def _follow(self, answers: Answers, handed_over: Collection[bytes], off: dict[bytes, Job]) -> None:
+        holdings = self._holdings
+        holdings.lower(answers.low_ms)
+        stands: dict[bytes, Job | None] = dict(off)
+        for ruling in answers.rulings:
+            if ruling.claimed:
+                stands[ruling.request.keys[0]] = ruling.job
+        for key, job in stands.items():
+            if job is not None and key not in handed_over:
+                holdings.put(job)
+        for job in answers.woken:
+            if job.key not in stands:
+                holdings.put(job)
+        for shard, place in answers.left:
+            holdings.tenures[shard].rejoin(place)
+        holdings.lose(answers.lost)

@@ -1,0 +1,102 @@
+"""What one lane owns, as memory knows it, and how sure it is of that.
+
+The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+"""
+
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.absence import Absence
+from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.window import Window
+from infinite_scheduler.model import Job, Owner, Shard
+from infinite_scheduler.observe.events import Observer, ShardsLost, ShardsTaken
+from infinite_scheduler.store.base import Grant
+
+T = TypeVar("T")
+
+
+class Holdings:
+    """The shards of one lane, each with the reign under which it is held, and the windows that read them ahead."""
+
+    def __init__(self, windows: Mapping[str, Window], absence: Absence, clock: Clock, tell: Observer) -> None:
+        self.tenures: dict[Shard, Tenure] = {}
+        self.windows = windows
+        self._absence = absence
+        self._clock = clock
+        self._tell = tell
+
+    # Shards come and go
+
+    def enter(self, grants: Sequence[Grant]) -> None:
+        """Own these shards from now on."""
+        for grant in grants:
+            former = self.tenures.get(grant.shard)
+            if former is not None:
+                self.leave(former)
+            tenure = Tenure(grant, careful_ms=self._clock.wall_ms() if grant.unclean else -1)
+            self.tenures[grant.shard] = tenure
+            self.windows[grant.shard.app].enter(tenure)
+        if grants:
+            unclean = sum(grant.unclean for grant in grants)
+            self._tell(ShardsTaken(shards=[grant.shard for grant in grants], unclean=unclean))
+
+    def leave(self, tenure: Tenure) -> None:
+        """A reign has ended: forget everything of it."""
+        self.windows[tenure.shard.app].leave(tenure)
+        if self.tenures.get(tenure.shard) is tenure:
+            del self.tenures[tenure.shard]
+
+    def lose(self, shards: Collection[Shard]) -> None:
+        """Other nodes own these shards now."""
+        dropped = 0
+        lost = [self.tenures[shard] for shard in shards if shard in self.tenures]
+        for tenure in lost:
+            dropped += len(tenure.out)
+            self.leave(tenure)
+        if lost:
+            self._tell(ShardsLost(shards=[t.shard for t in lost], dropped=dropped))
+
+    # Doubt
+
+    def doubt(self, shards: Iterable[Shard], why: str) -> None:
+        """Nothing more of these is fired or written before it is checked in the store what is owned [10]."""
+        for shard in shards:
+            tenure = self.tenures.get(shard)
+            if tenure is not None:
+                tenure.doubt = why
+                self.windows[shard.app].forget(tenure)
+
+    def sound(self, shard: Shard) -> bool:
+        """Is it owned, without doubt?"""
+        tenure = self.tenures.get(shard)
+        return tenure is not None and tenure.doubt is None
+
+    def owners_of(self, shards: Iterable[Shard]) -> dict[Shard, Owner]:
+        """The reigns over these shards, as far as there is no doubt about them."""
+        tenures = self.tenures
+        return {shard: t.owner for shard in shards if (t := tenures.get(shard)) is not None and t.doubt is None}
+
+    async def written(self, owners: Collection[Shard], call: Awaitable[T]) -> T:
+        """The result of a write; without one it is not known what was written, so its shards are in doubt [10]."""
+        try:
+            result = await call
+        except BaseException:
+            self.doubt(owners, "a write to the store had no answer")
+            raise
+        self._absence.end()
+        return result
+
+    # What a write has changed
+
+    def put(self, job: Job) -> None:
+        """Hold a job if it is due before the line; after it the scan will find it."""
+        tenure = self.tenures.get(Shard(job.app, job.shard))
+        if tenure is not None and job.due_ms < tenure.line_ms:
+            self.windows[job.app].put(job)
+
+    def lower(self, low_ms: Mapping[Shard, int]) -> None:
+        """Low is here now, as something unsettled was written before it [8]."""
+        for shard, its_ms in low_ms.items():
+            self.tenures[shard].low_ms = its_ms

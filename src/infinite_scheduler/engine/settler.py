@@ -1,0 +1,167 @@
+"""Makes durable how deliveries ended: outcomes wait a moment for each other, and go to the store in batches.
+
+The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.holdings import Holdings
+from infinite_scheduler.engine.judge import unrecordable
+from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.model import Shard, Status
+from infinite_scheduler.observe.events import Observer, Settled, ShardsLost
+from infinite_scheduler.store.base import Ownership, Running, Settlement
+from infinite_scheduler.store.base import Settled as Recorded
+
+AT_ONCE = 500
+AT_MOST = 1000
+LINGER_MS = 3
+"""Outcomes are made durable in batches: of this size, or when the first has waited this long."""
+
+Ended = tuple[Tenure, Settlement]
+"""A delivery that has ended, and the reign under which it was made."""
+
+
+class Settler:
+    """Records the outcomes of one lane, and lets memory follow.
+
+    What cannot be recorded yet is kept: all of it while the store is away, else the outcomes of shards in doubt.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        holdings: Holdings,
+        clock: Clock,
+        tell: Observer,
+        *,
+        shown_ms: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._ownership = ownership
+        self._holdings = holdings
+        self._clock = clock
+        self._tell = tell
+        self._shown_ms = shown_ms
+        self._wake = wake  # the lane: there is something to do
+        self._outcomes: deque[Ended] = deque()
+        self._first_ms = 0  # since then the first of them waits
+        self._at_most = AT_MOST
+        self._shown_next_ms = 0
+
+    def add(self, tenure: Tenure, settlement: Settlement) -> None:
+        """A delivery has ended; make it durable soon."""
+        if not self._outcomes:
+            self._first_ms = self._clock.steady_ms()
+            self._wake()
+        elif len(self._outcomes) == AT_ONCE:
+            self._wake()
+        self._outcomes.append((tenure, settlement))
+
+    @property
+    def kept(self) -> int:
+        """How many outcomes are not durable yet."""
+        return len(self._outcomes)
+
+    def due_in_ms(self) -> int | None:
+        """How long outcomes may still wait for others; None: there are none."""
+        return self._first_ms + LINGER_MS - self._clock.steady_ms() if self._outcomes else None
+
+    async def step(self) -> bool:
+        """Make outcomes durable, fenced; what the handlers want again goes back onto the wheel [5, 8, 11]."""
+        running = self._long_running()
+        if not running and not self._is_time():
+            return False
+        batch = self._next_batch()
+        owners = self._holdings.owners_of(
+            [t.shard for t, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
+        )
+        if not owners:
+            return False
+        try:
+            recorded = await self._holdings.written(
+                owners, self._ownership.settle(owners, [s for _, s in batch], running)
+            )
+        except SchedulerError:
+            self._outcomes.extendleft(reversed(batch))
+            raise
+        except Exception as error:
+            self._outcomes.extendleft(reversed(self._narrowed(batch, error)))
+            raise
+        if not self._outcomes:
+            self._at_most = AT_MOST
+        self._settled(batch, recorded)
+        return True
+
+    def _is_time(self) -> bool:
+        if not self._outcomes:
+            return False
+        return len(self._outcomes) >= AT_ONCE or self._clock.steady_ms() - self._first_ms >= LINGER_MS
+
+    def _long_running(self) -> list[Running]:
+        """Deliveries that take long are shown to people, in batches."""
+        if self._clock.steady_ms() < self._shown_next_ms:
+            return []
+        self._shown_next_ms = self._clock.steady_ms() + self._shown_ms
+        since_ms = self._clock.wall_ms() - self._shown_ms
+        mine = (r for window in self._holdings.windows.values() for r in window.desk.long_running(since_ms))
+        return [r for r in mine if self._holdings.sound(Shard(r.job.app, r.job.shard))]
+
+    def _next_batch(self) -> list[Ended]:
+        """The next outcomes of shards that are owned without doubt; those of lost shards are dropped."""
+        batch, kept, dropped = list[Ended](), deque[Ended](), 0
+        tenures = self._holdings.tenures
+        while self._outcomes and len(batch) < self._at_most:
+            tenure, settlement = self._outcomes.popleft()
+            if tenures.get(tenure.shard) is not tenure:
+                dropped += 1
+            elif tenure.doubt is not None:
+                kept.append((tenure, settlement))
+            else:
+                batch.append((tenure, settlement))
+        self._outcomes.extendleft(reversed(kept))
+        if dropped:
+            self._tell(ShardsLost(shards=(), dropped=dropped))
+        return batch
+
+    def _narrowed(self, batch: Sequence[Ended], error: Exception) -> Sequence[Ended]:
+        """One of these outcomes cannot be recorded: they go one by one, and the one that fails alone fails its job."""
+        self._at_most = 1
+        if len(batch) > 1:
+            return batch
+        return [(tenure, unrecordable(settlement, error)) for tenure, settlement in batch]
+
+    def _settled(self, batch: Sequence[Ended], recorded: Recorded) -> None:
+        """Memory follows what the store says of each shard: recorded, lost, or not as this node remembered it."""
+        counts: dict[str, dict[str, int]] = {}
+        sizes: dict[str, int] = {}
+        again = []
+        for tenure, s in batch:
+            if tenure.shard in recorded.lost:
+                continue
+            app = s.job.app
+            if tenure.out.pop(s.job.key, None) is not None:
+                sizes[app] = sizes.get(app, 0) + s.job.size
+            if tenure.shard in recorded.missed:
+                continue
+            what = "retried" if s.status is Status.PENDING else s.status.value
+            per_app = counts.setdefault(app, {})
+            per_app[what] = per_app.get(what, 0) + 1
+            if s.status is Status.PENDING:
+                again.append(msgspec.structs.replace(s.job, due_ms=s.due_ms, attempt=s.job.attempt + 1))
+        for app, size in sizes.items():
+            self._holdings.windows[app].done_with(size)
+        for job in again:
+            self._holdings.put(job)
+        self._holdings.lower(recorded.low_ms)
+        for app, per_app in counts.items():
+            self._tell(Settled(app=app, counts=per_app))
+        self._holdings.lose(recorded.lost)
+        self._holdings.doubt(recorded.missed, "a job was not as this node remembered it")
+        if self._outcomes:
+            self._first_ms = self._clock.steady_ms()
