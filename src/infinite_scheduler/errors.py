@@ -16,6 +16,7 @@ SchedulerError
 ├── PlacesMoved               somebody else has read on in the same partition
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
+│   │   └── StoreBusy             others hold locks for too long; nothing was written
 │   ├── BrokerUnavailable       no Kafka broker answers, or it refuses to
 │   ├── HandlerTimeout          the handler ran past its time-out
 │   └── WorkerDied              the handler ended its worker process
@@ -118,6 +119,10 @@ class Unavailable(SchedulerError):
 
 class StoreUnavailable(Unavailable):
     """The store does not answer, or the answer to a commit was lost."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Others have locked what the call needs, for longer than it waits. Nothing was written."""
 
 
 class BrokerUnavailable(Unavailable):

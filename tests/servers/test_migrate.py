@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from tests.older_schema import schema_version
+from tests.periods import DAY_S, HOUR_S, await_a_whole
+from tests.servers.proxy import proxied
 from tests.servers.test_enqueue import engine_of
 from tests.services.catalogue import admin_url
-from tests.services.databases import WORDS, execute, kind_of, limited_user
+from tests.services.databases import WORDS, connect, execute, kind_of, limited_user
 
 pytestmark = pytest.mark.servers
 PATIENCE_S = 30
@@ -60,6 +63,7 @@ def migrate(capsys: pytest.CaptureFixture[str], config: Path | None, url: str, *
 def test_it_makes_schema_apps_and_tables_and_says_so(
     url: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    await_a_whole(DAY_S)
     code, out, _ = migrate(capsys, config, url, "--days", "3")
     today = datetime.now(UTC)
     assert code == 0
@@ -74,6 +78,7 @@ def test_it_makes_schema_apps_and_tables_and_says_so(
 
 
 def test_it_brings_an_older_schema_up_to_date(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await_a_whole(DAY_S)
     with schema_version(1):
         assert "brought the schema to version 1" in migrate(capsys, config, url, "--days", "1")[1]
     code, out, _ = migrate(capsys, config, url, "--days", "1", "--json")
@@ -83,6 +88,7 @@ def test_it_brings_an_older_schema_up_to_date(url: str, config: Path, capsys: py
 
 
 def test_it_prepares_forty_days_and_tells_scripts(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await_a_whole(DAY_S)
     code, out, _ = migrate(capsys, config, url, "--json")
     told = json.loads(out)
     assert code == 0
@@ -94,6 +100,7 @@ def test_it_prepares_forty_days_and_tells_scripts(url: str, config: Path, capsys
 def test_hours_are_prepared_a_few_at_a_time(
     url: str, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await_a_whole(HOUR_S)
     monkeypatch.setenv("INFINITE_SCHEDULER_STORE__TABLES", "hourly")
     code, out, _ = migrate(capsys, config, url, "--days", "2", "--json")
     assert (code, len(json.loads(out)["tables_made"])) == (0, 49)
@@ -115,6 +122,7 @@ def missing(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_it_makes_the_database_itself_only_when_asked(
     missing: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    await_a_whole(DAY_S)
     code, _, err = migrate(capsys, config, missing, "--days", "0")
     assert code == 2
     assert "infinite-scheduler migrate --create" in err
@@ -138,6 +146,31 @@ def test_no_connection_that_makes_the_database_waits_for_ever(missing: str, monk
     assert server_driver(missing).create_database()
     assert len(made) == 2
     assert all(read and write for read, write in made)
+
+
+def test_making_the_database_is_as_patient_as_the_settings_say(
+    missing: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(config.read_text() + '\n[store]\nlock_wait = "1s"\nsilence = "1500ms"\n', encoding="utf-8")
+    with proxied(missing) as (proxy, address):
+        proxy.hush_at(b"CREATE DATABASE")
+        began = time.monotonic()
+        code, _, err = migrate(capsys, config, address, "--days", "0", "--create")
+        assert (code, "does not answer" in err) == (5, True)
+        assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("missing", ["postgres"], indirect=True)
+def test_making_the_database_waits_for_locks_as_the_settings_say(
+    missing: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(config.read_text() + '\n[store]\nlock_wait = "1s"\n', encoding="utf-8")
+    with closing(connect(admin_url("postgres"))) as stranger, closing(stranger.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("COMMENT ON DATABASE template0 IS 'a lock on what every database is made from'")
+        code, _, err = migrate(capsys, config, missing, "--days", "0", "--create")
+        cursor.execute("ROLLBACK")
+    assert (code, "waited 1 s for locks that others hold" in err) == (5, True)
 
 
 def test_a_wrong_password_is_not_taken_for_a_missing_database(
@@ -244,6 +277,7 @@ async def test_without_preparation_the_command_is_named(url: str, config: Path) 
 
 
 async def test_without_the_right_to_drop_retention_deletes_rows(url: str, config: Path) -> None:
+    await_a_whole(DAY_S)
     await asyncio.to_thread(prepare, url, config, 1)
     today = datetime.now(UTC)
     table = f"reminders_scheduled_jobs_{today:%Y%m%d}"

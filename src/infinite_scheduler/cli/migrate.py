@@ -13,7 +13,7 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import AppInfo
+from infinite_scheduler.store.base import AppInfo, StoreLimits
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.server.address import names_server
 from infinite_scheduler.store.sql.store import SqlStore
@@ -41,10 +41,10 @@ def prepare_store(place: Place, *, create: bool, days: int) -> int:
 
 async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
     url = settings.store.address_url
-    made = _make_database(url) if create else False
+    limits = msgspec.structs.replace(store_limits(settings), ddl=True)  # a node's own setting is not meant here
+    made = _make_database(url, limits) if create else False
     if not (create or names_server(url)):
         check_there(url)
-    limits = msgspec.structs.replace(store_limits(settings), ddl=True)  # a node's own setting is not meant here
     store = open_store(url, SystemClock(), limits)
     if not isinstance(store, SqlStore):
         raise StoreMismatch("this store needs no preparation")
@@ -67,11 +67,11 @@ async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
         await store.close()
 
 
-def _make_database(url: str) -> bool:
+def _make_database(url: str, limits: StoreLimits) -> bool:
     """Make the database that the URL names, unless it is there; a SQLite file comes by opening it."""
     if not names_server(url):
         return not is_there(url)
-    driver = server_driver(url)
+    driver = server_driver(url, limits)
     try:
         return driver.create_database()
     except driver.Error as error:

@@ -12,6 +12,7 @@ import msgspec
 from infinite_scheduler.clock import Clock, sleep
 from infinite_scheduler.errors import (
     InvalidRequest,
+    StoreBusy,
     StoreMismatch,
     StoreUnavailable,
     UnknownApp,
@@ -138,12 +139,12 @@ class SqlStore(Store):
         return Batch.of(specs, now_ms, self._next_shard, has_table, strict=strict)
 
     async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> door.Inserted:
-        """Insert, and again under the same ids when the answer was lost."""
+        """Insert, and again under the same ids when the answer was lost; who has waited for locks does not again."""
         for attempt in itertools.count(1):
             try:
                 return await self._door.write(lambda tx: door.insert(tx, chunks, now_ms))
-            except StoreUnavailable:
-                if attempt == TRIES:
+            except StoreUnavailable as error:
+                if attempt == TRIES or isinstance(error, StoreBusy):
                     raise
                 await sleep(self._clock, 50 * 2**attempt)
         raise AssertionError("unreachable")

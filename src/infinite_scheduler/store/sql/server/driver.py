@@ -13,6 +13,7 @@ from infinite_scheduler.errors import SchedulerError, StoreUnavailable
 from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.server.masking import HIDDEN, without_secrets
+from infinite_scheduler.store.sql.server.patience import Patience
 
 DDL_WAIT_S: Final = 30
 DROP_WAIT_S: Final = 1
@@ -35,7 +36,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction that is idle for longer is ended by the server: its process may be frozen, with locks in hand."""
 
     lock_s: int = 10
-    """How long a transaction waits for a lock."""
+    """How long a call waits for locks, in all."""
 
     silence_s: float = 20.0
     """A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
@@ -89,13 +90,21 @@ class Driver(ABC):
     secrets: Sequence[str] = ()
     """What no message may show."""
 
+    waits: Waits
+
+    deadlocks: ClassVar[str]
+    """Where the server shows who was in a deadlock."""
+
     @abstractmethod
     def connect(self) -> Connection:
         """Open a connection that commits by itself outside of transactions; raises the driver's errors."""
 
     @abstractmethod
-    def begin(self, cursor: Cursor) -> None:
-        """Begin a transaction that writes: READ COMMITTED, and ended by the server if it stays idle for too long."""
+    def begin(self, cursor: Cursor, patience: Patience) -> None:
+        """Begin a transaction that writes: READ COMMITTED, and ended by the server if it stays idle for too long.
+
+        Its statements wait for locks as long as there is patience left.
+        """
 
     @abstractmethod
     def commit(self, cursor: Cursor) -> None: ...

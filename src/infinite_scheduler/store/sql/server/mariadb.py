@@ -10,7 +10,7 @@ import pymysql.cursors
 from pymysql.constants import CLIENT, CR, ER
 from pymysql.converters import conversions
 
-from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreBusy, StoreMismatch, StoreUnavailable
 from infinite_scheduler.store.sql.dialect import Blob, Cursor
 from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
@@ -23,8 +23,9 @@ from infinite_scheduler.store.sql.server.driver import (
     Fault,
     Waits,
 )
-from infinite_scheduler.store.sql.server.mariadb_connection import Prompt
+from infinite_scheduler.store.sql.server.mariadb_connection import Bounded, Prompt
 from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
+from infinite_scheduler.store.sql.server.patience import Patience
 
 LOST: Final = frozenset(
     {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 0, 1927, 4031}
@@ -42,7 +43,15 @@ _NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was c
 _NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
 _NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
 
-LOOK_FOR: Final = "look for old transactions in information_schema.innodb_trx"
+STATEMENT_TIMEOUT: Final = 1969
+"""MariaDB has ended a statement that took longer than it may."""
+
+_LOOK: Final = "nothing was written: look for their transactions in information_schema.innodb_trx"
+_WAITED: Final = (StoreBusy, f"{{place}}: waited {{lock_s}} s for locks that others hold ({{said}}), {_LOOK}")
+_ENDED: Final = (
+    StoreBusy,
+    f"{{place}} has ended a statement that waited for locks of others, or had too much to do ({{said}}), {_LOOK}",
+)
 
 TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.ACCESS_DENIED_ERROR: (
@@ -57,10 +66,8 @@ TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.DISK_FULL: _NO_SPACE,
     ER.RECORD_FILE_FULL: _NO_SPACE,
     ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: let max_allowed_packet be 16M at least"),
-    ER.LOCK_WAIT_TIMEOUT: (
-        StoreUnavailable,
-        f"{{place}}: a lock was held for {{lock_s}} s ({{said}}): {LOOK_FOR}",
-    ),
+    ER.LOCK_WAIT_TIMEOUT: _WAITED,
+    STATEMENT_TIMEOUT: _ENDED,
     **dict.fromkeys(NOT_NOW, _NO_CONNECTION),
     **dict.fromkeys(READ_ONLY, _NO_WRITES),
 }
@@ -69,6 +76,9 @@ EXACT: Final = {"MariaDB": "utf8mb4_nopad_bin", "MySQL": "utf8mb4_0900_bin"}
 """What each server calls comparing texts as they are, spaces at the end included."""
 
 TIMEOUTS: Final = ("read_timeout", "write_timeout")
+
+HEARD: Final = 0.9
+"""The part of its silence after which the server itself ends a statement, so that its answer is still heard."""
 
 ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SETTINGS: Final = (
@@ -88,34 +98,40 @@ class MariaDriver(Driver):
 
     Error: ClassVar[type[Exception]] = pymysql.err.Error
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
+    deadlocks = "SHOW ENGINE INNODB STATUS shows who was in the latest one"
 
     def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
-        self._waits = waits
+        self.waits = waits
         self.dialect = MariaDialect(EXACT["MariaDB"])
         self.place = place
         self.secrets = [arguments.get("password", b"").decode()]
         self._arguments = arguments
+        self._is_mariadb = True
 
     def connect(self) -> Connection:
-        asked = {name: self._arguments.get(name, self._waits.silence_s) for name in TIMEOUTS}
-        handshake = dict.fromkeys(TIMEOUTS, self._arguments["connect_timeout"])
+        return cast("Connection", self._connected(self._arguments))
+
+    def _connected(self, arguments: dict[str, Any]) -> Prompt:
+        asked = {name: arguments.get(name, self.waits.silence_s) for name in TIMEOUTS}
+        handshake = dict.fromkeys(TIMEOUTS, arguments["connect_timeout"])
         connection = Prompt(
-            **self._arguments | handshake,
+            **arguments | handshake,
             autocommit=True,
             charset="utf8mb4",
             client_flag=CLIENT.FOUND_ROWS,  # an update that finds its row as it should be has found it
             conv={**conversions, Blob: _escaped},
+            cursorclass=Bounded,
         )
         _keep_alive(connection)
         _set_silence(connection, **asked)
-        told = str(connection.get_server_info())  # type: ignore[no-untyped-call]
-        self.dialect = MariaDialect(EXACT["MariaDB" if "MariaDB" in told else "MySQL"])
+        self._is_mariadb = "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]
+        self.dialect = MariaDialect(EXACT["MariaDB" if self._is_mariadb else "MySQL"])
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
-        cursor.execute(SETTINGS.format(lock_s=self._waits.lock_s))
+        cursor.execute(SETTINGS.format(lock_s=self.waits.lock_s))
         with suppress(pymysql.err.OperationalError):  # MySQL has no such setting
-            cursor.execute(f"SET SESSION idle_transaction_timeout = {self._waits.idle_s}")
-        return cast("Connection", connection)
+            cursor.execute(f"SET SESSION idle_transaction_timeout = {self.waits.idle_s}")
+        return connection
 
     def borrowed(self, connection: Any) -> Cursor:
         connection.encoders[Blob] = _escaped  # a type of ours: nothing of theirs changes
@@ -124,13 +140,18 @@ class MariaDriver(Driver):
     def commits_by_itself(self, connection: Any) -> bool:
         return bool(connection.get_autocommit())
 
-    def begin(self, cursor: Cursor) -> None:
+    def begin(self, cursor: Cursor, patience: Patience) -> None:
+        bounded = cast("Bounded", cursor)
+        bounded.patience = patience if self._is_mariadb else None  # MySQL ends no statement that writes
+        bounded.longest_s = HEARD * float(self._arguments.get("read_timeout", self.waits.silence_s))
         cursor.execute("BEGIN")
 
     def commit(self, cursor: Cursor) -> None:
+        cast("Bounded", cursor).patience = None
         cursor.execute("COMMIT")
 
     def roll_back(self, cursor: Cursor) -> None:
+        cast("Bounded", cursor).patience = None
         cursor.execute("ROLLBACK")
 
     def fault(self, error: Exception) -> Fault:
@@ -153,7 +174,7 @@ class MariaDriver(Driver):
         known = TRANSLATED.get(error.args[0] if error.args else 0)
         if known is not None:
             kind, text = known
-            return kind(text.format(place=self.place, said=said, lock_s=self._waits.lock_s))
+            return kind(text.format(place=self.place, said=said, lock_s=self.waits.lock_s))
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
             return self._away(error, said)
         return StoreBroken(f"{self.place} refused a statement ({said})")
@@ -199,9 +220,8 @@ class MariaDriver(Driver):
         else:
             return False
         name = self._arguments["database"].replace("`", "``")
-        arguments = dict.fromkeys(TIMEOUTS, self._waits.silence_s) | self._arguments
-        without = {key: value for key, value in arguments.items() if key != "database"}
-        with pymysql.connect(**without, autocommit=True) as connection, connection.cursor() as cursor:
+        without = {key: value for key, value in self._arguments.items() if key != "database"}
+        with self._connected(without) as connection, connection.cursor() as cursor:
             return bool(cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4"))
 
 

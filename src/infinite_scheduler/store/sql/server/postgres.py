@@ -12,7 +12,7 @@ from psycopg.pq import Format
 from psycopg.sql import SQL, Identifier
 from psycopg.types.string import BytesDumper
 
-from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreBusy, StoreMismatch, StoreUnavailable
 from infinite_scheduler.store.sql.dialect import Blob, Cursor
 from infinite_scheduler.store.sql.server.driver import (
     DDL_SILENCE_S,
@@ -26,6 +26,7 @@ from infinite_scheduler.store.sql.server.driver import (
     Waits,
 )
 from infinite_scheduler.store.sql.server.options import SECRET
+from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 from infinite_scheduler.store.sql.server.postgres_login import code_of_refusal, server_spoke
 
@@ -35,7 +36,7 @@ UUID: Final = 2950
 
 BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
-    " SET LOCAL idle_in_transaction_session_timeout = '{idle_s}s'; SET LOCAL lock_timeout = '{lock_s}s';"
+    " SET LOCAL idle_in_transaction_session_timeout = '{idle_s}s'; SET LOCAL lock_timeout = '{{lock_ms:d}}ms';"
     " SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
     " SET LOCAL jit = off"
 )
@@ -90,13 +91,18 @@ class Patient(psycopg.Connection[Any]):
     """A connection that gives a silent server up: libpq itself would wait for ever."""
 
     silence_s = Waits().silence_s
+    patience: Patience | None = None
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        began_s = time.monotonic()
         try:
             return super().wait(_heard(gen, self.silence_s), *args, **kwargs)
         except Silent:
             self.close()  # nobody may send anything more, not even ROLLBACK: it would not be answered either
             raise
+        finally:
+            if self.patience:
+                self.patience.took(time.monotonic() - began_s)
 
 
 def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
@@ -116,9 +122,13 @@ def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
 
 
 class Turn(psycopg.Cursor[Any]):
-    """A cursor that sends the beginning of a transaction together with its first statement, where that is possible."""
+    """A cursor that sends the beginning of a transaction together with its first statement, where that is possible.
+
+    The later statements of a transaction wait for a lock no longer than the earlier ones have left.
+    """
 
     opening = ""
+    lock_ms = 0  # how long the server lets a statement of this transaction wait for a lock
 
     def execute(self, query: Any, params: Any = None, **kwargs: Any) -> Self:
         if not self.opening or params is not None:
@@ -142,6 +152,15 @@ class Turn(psycopg.Cursor[Any]):
         if self.opening:
             opening, self.opening = self.opening, ""
             super().execute(opening)
+        elif (left_ms := self.left_ms) < self.lock_ms:
+            self.lock_ms = left_ms
+            super().execute(f"SET LOCAL lock_timeout = '{left_ms:d}ms'")
+
+    @property
+    def left_ms(self) -> int:
+        """How long the next statement may wait for a lock."""
+        patience = cast("Patient", self.connection).patience
+        return round(patience.left_s * 1000) if patience else self.lock_ms
 
 
 class KeyDumper(Dumper):
@@ -182,17 +201,21 @@ class PostgresDriver(Driver):
 
     Error: ClassVar[type[Exception]] = psycopg.Error
     sqlalchemy = frozenset({"postgresql+psycopg"})
+    deadlocks = "the server's log says who was in it"
 
     def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
         self.dialect = PostgresDialect()
-        self._waits = waits
-        self._begin = BEGIN.format(idle_s=waits.idle_s, lock_s=waits.lock_s)
+        self.waits = waits
+        self._begin = BEGIN.format(idle_s=waits.idle_s)
         self.place = place
         self.secrets = [str(arguments[name]) for name in SECRET if name in arguments]
         self._arguments = arguments
 
     def connect(self) -> Connection:
-        arguments = KEPT_ALIVE | self._arguments
+        return cast("Connection", self._connected(self._arguments))
+
+    def _connected(self, said: dict[str, Any]) -> Patient:
+        arguments = KEPT_ALIVE | said
         try:
             # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
             connection = Patient.connect(**arguments, autocommit=True, prepare_threshold=None)
@@ -200,8 +223,8 @@ class PostgresDriver(Driver):
             raise understood(error, arguments) from error
         adapt(connection.adapters)
         connection.cursor_factory = Turn
-        connection.silence_s = self._waits.silence_s
-        return cast("Connection", connection)
+        connection.silence_s = self.waits.silence_s
+        return connection
 
     def borrowed(self, connection: Any) -> Cursor:
         cursor = connection.cursor()
@@ -211,8 +234,11 @@ class PostgresDriver(Driver):
     def commits_by_itself(self, connection: Any) -> bool:
         return bool(connection.autocommit)
 
-    def begin(self, cursor: Cursor) -> None:
-        cast("Turn", cursor).opening = self._begin
+    def begin(self, cursor: Cursor, patience: Patience) -> None:
+        turn = cast("Turn", cursor)
+        cast("Patient", turn.connection).patience = patience
+        turn.lock_ms = turn.left_ms
+        turn.opening = self._begin.format(lock_ms=turn.lock_ms)
 
     def commit(self, cursor: Cursor) -> None:
         _end(cast("Turn", cursor), "COMMIT")
@@ -265,9 +291,9 @@ class PostgresDriver(Driver):
             case errors.DiskFull():
                 return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
             case errors.LockNotAvailable():
-                return StoreUnavailable(
-                    f"{self.place}: a lock was held for {self._waits.lock_s} s ({said}): "
-                    "look for old transactions in pg_stat_activity"
+                return StoreBusy(
+                    f"{self.place}: waited {self.waits.lock_s} s for locks that others hold ({said}), nothing was "
+                    "written: look for their transactions in pg_stat_activity"
                 )
             case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
                 return self._away(error, said)
@@ -296,7 +322,7 @@ class PostgresDriver(Driver):
         cursor.execute("BEGIN")
         cursor.execute(
             f"SET LOCAL lock_timeout = '{DDL_WAIT_S}s';"
-            f" SET LOCAL idle_in_transaction_session_timeout = '{self._waits.idle_s}s'"
+            f" SET LOCAL idle_in_transaction_session_timeout = '{self.waits.idle_s}s'"
         )
         try:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
@@ -322,13 +348,15 @@ class PostgresDriver(Driver):
         try:
             self.connect().close()
         except (psycopg.OperationalError, errors.InvalidCatalogName):
-            with psycopg.connect(**{**self._arguments, "dbname": MAINTENANCE}, autocommit=True) as connection:
+            with self._connected({**self._arguments, "dbname": MAINTENANCE}) as connection:
+                connection.execute(f"SET lock_timeout = '{self.waits.lock_s}s'")
                 return _make_database(connection, self._arguments["dbname"])
         return False
 
 
 def _end(cursor: Turn, word: str) -> None:
     """End the transaction, if it has begun."""
+    cast("Patient", cursor.connection).patience = None
     if cursor.opening:
         cursor.opening = ""
     else:

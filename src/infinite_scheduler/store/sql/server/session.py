@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
+import msgspec
+
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreBusy, StoreUnavailable
 from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.server.driver import Connection, Driver, Fault
+from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
@@ -18,11 +21,25 @@ from infinite_scheduler.store.sql.worker import Worker
 T = TypeVar("T")
 
 TRIES: Final = 12
-"""How often a body is run because of deadlocks, or because tables came and went beneath it."""
+"""How often a body is run because rows or tables came and went beneath it, or there was no connection to be had.
+
+After deadlocks it is run for as long as there is patience, which is time: whoever is in the way may be gone by then.
+"""
 
 LONGEST_PAUSE_S: Final = 0.2
 
 CLOSE_S: Final = 5.0
+
+
+class Course(msgspec.Struct):
+    """How a call has gone so far."""
+
+    patience: Patience
+    tries: int = 0
+    left: int = TRIES
+    fresh: bool = True
+    """Is its body about to run for the first time on this connection?"""
+    reconnected: bool = False
 
 
 class Link:
@@ -37,11 +54,11 @@ class Link:
 
     def write(self, body: Body[T]) -> T:
         """Run the body in a transaction, and commit it."""
-        return self._insist(lambda tx: self._transaction(tx, body))
+        return self._insist(lambda tx, patience: self._transaction(tx, body, patience))
 
     def read(self, body: Body[T]) -> T:
         """Run the body, each statement on a snapshot of its own: at READ COMMITTED a transaction would do no more."""
-        return self._insist(lambda tx: self._reading(tx, body))
+        return self._insist(lambda tx, _: self._reading(tx, body))
 
     def close(self) -> None:
         """Disconnect; the next transaction would connect again."""
@@ -50,18 +67,15 @@ class Link:
             with suppress(self._driver.Error, OSError):
                 connection.close()
 
-    def _insist(self, step: Callable[[UpkeepRows], T]) -> T:
+    def _insist(self, step: Callable[[UpkeepRows, Patience], T]) -> T:
         """Do a step, again after a deadlock, a table that came or went, or a connection that was gone at once."""
-        reconnected = False
-        fresh = True
+        course = Course(Patience(self._driver.waits.lock_s))
         failed: Exception | None = None
-        for attempt in range(TRIES):
+        while course.left:
+            course.tries += 1
+            course.left -= 1
             try:
-                statements = self._connected()
-                if fresh:
-                    statements.start()
-                    fresh = False
-                return step(statements)
+                return step(self._ready(course), course.patience)
             except RunAgain as again:
                 failed = again
             except TablesMissing as missing:
@@ -69,22 +83,41 @@ class Link:
                 self._tables.make(missing.statements)
             except self._driver.Error as error:
                 failed = error
-                match self._driver.fault(error):
-                    case Fault.LOST if not reconnected:
-                        self.close()
-                        reconnected = fresh = True
-                    case Fault.LOST:
-                        self.close()
-                        raise self._driver.translated(error) from error
-                    case Fault.OTHER:
-                        raise self._driver.translated(error) from error
-                    case Fault.AGAIN | Fault.NOT_NOW:
-                        _pause(attempt)
-                    case Fault.MISSING_TABLE:
-                        self._look_for_tables()
-                    case Fault.REPEATED:
-                        continue
+                self._overcome(error, course)
         raise self._given_up(failed) from failed
+
+    def _ready(self, course: Course) -> UpkeepRows:
+        """The statements of the connection, for another try."""
+        statements = self._connected()
+        if course.fresh:
+            statements.start()
+            course.fresh = False
+        course.patience.begin()
+        return statements
+
+    def _overcome(self, error: Exception, course: Course) -> None:
+        """Do what must be done before another try; or raise, because the caller must know."""
+        patience = course.patience
+        match self._driver.fault(error):
+            case Fault.LOST if not (course.reconnected or patience.over):
+                self.close()
+                course.reconnected = course.fresh = True
+            case Fault.LOST:
+                self.close()
+                raise self._driver.translated(error) from error
+            case Fault.OTHER:
+                raise self._driver.translated(error) from error
+            case Fault.AGAIN if course.tries > 1 and patience.over:
+                raise self._entangled(course) from error
+            case Fault.AGAIN:
+                course.left += 1
+                _pause(course.tries)
+            case Fault.NOT_NOW:
+                _pause(course.tries)
+            case Fault.MISSING_TABLE:
+                self._look_for_tables()
+            case Fault.REPEATED:
+                pass  # the next try goes row by row
 
     def _look_for_tables(self) -> None:
         """Retention drops tables and says so in the database; what is gone without that is told once, loudly."""
@@ -99,6 +132,13 @@ class Link:
                 "with what was in it; the next call goes on without"
             )
 
+    def _entangled(self, course: Course) -> StoreBusy:
+        tries, seconds = course.tries, course.patience.spent_s
+        return StoreBusy(
+            f"a transaction on {self._driver.place} was given up after {tries} tries in {seconds:.1f} s, the last one "
+            f"because of a deadlock; nothing was committed: {self._driver.deadlocks}"
+        )
+
     def _given_up(self, error: Exception | None) -> SchedulerError:
         fault = self._driver.fault(error) if isinstance(error, self._driver.Error) else None
         match fault:
@@ -109,8 +149,6 @@ class Link:
                 )
             case Fault.NOT_NOW | Fault.LOST if error is not None:
                 return self._driver.translated(error)
-            case Fault.AGAIN:
-                why = "a deadlock"
             case Fault.REPEATED:
                 why = "a row that was there already"
             case _ if isinstance(error, TablesMissing):
@@ -129,9 +167,8 @@ class Link:
             self._statements.runs_again = True
         return self._statements
 
-    def _transaction(self, tx: UpkeepRows, body: Body[T]) -> T:
-        cursor = tx.cursor
-        self._driver.begin(cursor)
+    def _transaction(self, tx: UpkeepRows, body: Body[T], patience: Patience) -> T:
+        self._driver.begin(tx.cursor, patience)
         try:
             tx.begin()
             result = body(tx)
@@ -238,6 +275,7 @@ async def end(worker: Worker, last: Callable[[], None]) -> None:
         worker.join()
 
 
-def _pause(attempt: int) -> None:
+def _pause(tries: int) -> None:
     """Wait a moment, longer each time, unevenly: those who met once should not meet again."""
-    time.sleep(random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_S, 0.002 * 2**attempt))  # noqa: S311 - nothing secret
+    pause_s = min(LONGEST_PAUSE_S, 0.001 * 2 ** min(tries, 10))
+    time.sleep(random.uniform(0.5, 1.0) * pause_s)  # noqa: S311 - nothing secret
