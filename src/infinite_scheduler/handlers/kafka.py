@@ -17,6 +17,7 @@ from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.options import Value as Property
 from infinite_scheduler.kafka.producer import Producer, Record
+from infinite_scheduler.kafka.trace import TRACE, parent
 from infinite_scheduler.model import Done, Failed, Job, key_text
 
 BATCH: Final = 250
@@ -28,7 +29,6 @@ _MANY: Final = 50
 JOB_ID: Final = "job-id"
 ATTEMPT: Final = "job-attempt"
 SCHEDULED_TIME: Final = "job-scheduled-time"
-TRACE: Final = "traceparent"
 
 _DONE: Final = Done()
 _NO_FIELDS: Final[Fields] = {}
@@ -43,7 +43,7 @@ class TopicHandler(Handler):
     allowed, no such name) fails its job; what may pass by itself is left to the app's retry policy.
 
     Every message has the headers `job-id`, `job-attempt`, `job-scheduled-time` and `traceparent`, whose trace id is the
-    job's id without dashes.
+    job's request id if that can be one, else the job's id without dashes.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ def correlation(job: Job, job_id: str) -> Headers:
         (JOB_ID, job_id.encode()),
         (ATTEMPT, b"%d" % attempt),
         (SCHEDULED_TIME, iso_bytes(job.scheduled_ms)),
-        (TRACE, b"00-%b-%016x-01" % (job.key.hex().encode(), attempt)),
+        (TRACE, parent(job.key, attempt, job.request_id)),
     ]
 
 

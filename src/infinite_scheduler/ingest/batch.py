@@ -7,9 +7,12 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
 from infinite_scheduler.handlers.answers import as_error
-from infinite_scheduler.ingest.consumer import Gathered, Share, TopicConsumer
+from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.gathered import Gathered
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.ingest.wire import Trace, Wire
+from infinite_scheduler.kafka.trace import trace_id
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.observe.events import DeadLettersKept
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
@@ -57,19 +60,21 @@ class Batch:
         config: KafkaIngestConfig,
         messages: Gathered,
         verdicts: list[Verdict],
-        headers: dict[tuple[Share, int], Headers] | None = None,
+        unreadable: set[tuple[Share, int]] | None = None,
     ) -> None:
         self._config = config
         self._messages = messages
         self._verdicts = verdicts
-        self._headers: dict[tuple[Share, int], Headers] = {} if headers is None else headers
+        self._unreadable: set[tuple[Share, int]] = set() if unreadable is None else unreadable
         self.shares: Collection[Share] = {share for share, _ in messages}
         self.tries = 0
 
     @classmethod
     def read(cls, config: KafkaIngestConfig, messages: Gathered, wire: Wire) -> "Batch":
         """Judge every message once."""
-        return cls(config, messages, [judge(wire, message.value()) for _, message in messages])
+        batch = cls(config, messages, [])
+        batch._verdicts = [batch._judge(wire, *each) for each in messages]
+        return batch
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -88,7 +93,7 @@ class Batch:
         """Judge those that could not be judged."""
         for number, verdict in enumerate(self._verdicts):
             if isinstance(verdict, Passing):
-                self._verdicts[number] = judge(wire, self._messages[number][1].value())
+                self._verdicts[number] = self._judge(wire, *self._messages[number])
 
     def refuse_passing(self) -> None:
         """Give up on those that could not be judged."""
@@ -112,8 +117,8 @@ class Batch:
     def halves(self) -> Iterable["Batch"]:
         """Two batches, to be taken one after the other."""
         half = len(self) // 2
-        yield Batch(self._config, self._messages[:half], self._verdicts[:half], self._headers)
-        yield Batch(self._config, self._messages[half:], self._verdicts[half:], self._headers)
+        yield Batch(self._config, self._messages[:half], self._verdicts[:half], self._unreadable)
+        yield Batch(self._config, self._messages[half:], self._verdicts[half:], self._unreadable)
 
     def load(self, consumer: TopicConsumer, now_ms: int) -> Load:
         """What the store is to take: nothing of partitions that belong to another node by now, or are in doubt.
@@ -143,14 +148,11 @@ class Batch:
 
     def _letter(self, share: Share, message: "Message", error: str, now_ms: int) -> DeadLetter:
         dlq_topic = self._config.dlq_topic
-        offset = message.offset() or 0
-        if (share, offset) not in self._headers:
-            self._headers[share, offset] = _headers(message)
-        headers = self._headers[share, offset]
+        headers = self._headers(share, message)
         return DeadLetter(
             id=new_letter_id(now_ms),
             source=self._source(share),
-            offset=offset,
+            offset=message.offset() or 0,
             key=message.key(),
             value=message.value(),
             headers=headers or (),
@@ -161,23 +163,34 @@ class Batch:
             note=_UNREADABLE if headers is None else None,
         )
 
+    def _judge(self, wire: Wire, share: Share, message: "Message") -> Verdict:
+        def trace() -> str | None:
+            headers = self._headers(share, message)
+            return trace_id(headers) if headers else None
+
+        return judge(wire, message.value(), trace)
+
+    def _headers(self, share: Share, message: "Message") -> Headers:
+        """Asked no second time if they cannot be read: after a name that is not UTF-8, the next answer is none that
+        Python can look at.
+        """
+        if self._unreadable and (share, message.offset() or 0) in self._unreadable:
+            return None
+        try:
+            found: Any = message.headers()
+        except (SystemError, ValueError):
+            self._unreadable.add((share, message.offset() or 0))
+            return None
+        return tuple(found) if found else ()
+
     def _source(self, share: Share) -> Source:
         return Source(self._config.group_id, self._config.topic, share.partition)
 
 
-def _headers(message: "Message") -> Headers:
-    """Asked of a message once only: after a name that is not UTF-8, a second answer is none that Python can look at."""
-    try:
-        found: Any = message.headers()
-    except (SystemError, ValueError):
-        return None
-    return tuple(found) if found else ()
-
-
-def judge(wire: Wire, value: bytes | None) -> Verdict:
+def judge(wire: Wire, value: bytes | None, trace: Trace) -> Verdict:
     """What a message is."""
     try:
-        return wire.spec(value)
+        return wire.spec(value, trace)
     except InvalidRequest as error:
         return Refused(str(error))
     except BaseException as raised:  # noqa: BLE001 - a handler that looks at the data may raise anything, exits too

@@ -1,7 +1,7 @@
 """Sends dead letters to their topic: they are safe in the store, so this may take as long as it takes."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from infinite_scheduler.clock import Clock, wait
@@ -16,7 +16,13 @@ LOOK_MS: Final = 10_000
 """How often letters are looked for that others left unsent."""
 
 LEFT_MS: Final = 30_000
-"""Who wrote a letter has sent it by then, or has died."""
+"""Who wrote a letter has sent it by then, or could not: from then on it is for whoever reads its partition."""
+
+LOST_MS: Final = 3_600_000
+"""After so long anybody sends a letter: its topic may not have the partition any more."""
+
+_NEXT_PAGE_MS: Final = 1000
+"""How soon the next page is read where all letters of one are for others."""
 
 ROOM: Final = 8 << 20
 """Bytes of letters for one topic that wait in memory; those beyond are read from the store later."""
@@ -87,14 +93,18 @@ class DeadLetterSender:
     """Sends the letters of one topic and group, at least once each, and marks them in the store.
 
     Each goes to the dead letter topic that it names: those that were written before the topic was configured otherwise,
-    or no more, go where they were meant to.
+    or no more, go where they were meant to. One that has waited for long is for the node that reads its partition
+    (`reads`): all nodes find it in the store, and one of them sends it.
     """
 
-    def __init__(self, config: KafkaIngestConfig, inbox: Inbox, clock: Clock, tell: Observer) -> None:
+    def __init__(
+        self, config: KafkaIngestConfig, inbox: Inbox, clock: Clock, tell: Observer, reads: Callable[[int], bool]
+    ) -> None:
         self._config = config
         self._inbox = inbox
         self._clock = clock
         self._tell = tell
+        self._reads = reads
         self._queues: dict[str, _Queue] = {}
         self._more = asyncio.Event()
         self._producer: Producer | None = None
@@ -123,6 +133,11 @@ class DeadLetterSender:
         """Send these: they are in the store. Those without a topic stay there."""
         if self._add(letters):
             self._more.set()
+
+    def look_soon(self) -> None:
+        """Look for what others left: this node reads other partitions now."""
+        self._look_due_ms, self._page = 0, None
+        self._more.set()
 
     def _add(self, letters: Iterable[DeadLetter]) -> int:
         added = 0
@@ -171,7 +186,8 @@ class DeadLetterSender:
         self._look_due_ms = self._clock.steady_ms() + LOOK_MS
         try:
             found = await self._left()
-            whole = await self._without_cut(found.letters)
+            own = [letter for letter in found.letters if not self._is_others(letter)]
+            whole = await self._without_cut(own)
         except SchedulerError:
             return  # the door tells of a store that is away
         except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
@@ -181,6 +197,8 @@ class DeadLetterSender:
         added = self._add(whole)
         if added and (found.cursor is not None or added < len(whole)):
             self._look_due_ms = 0  # there are more
+        elif found.cursor is not None and not own:
+            self._look_due_ms = self._clock.steady_ms() + _NEXT_PAGE_MS
 
     async def _left(self) -> Letters:
         """One page of what another node, or this one in a former life, did not come to send."""
@@ -204,6 +222,11 @@ class DeadLetterSender:
                 self._tell_refused(str(letter.dlq_topic), 1, note)
         return [letter for letter in letters if not letter.cut_bytes]
 
+    def _is_others(self, letter: DeadLetter) -> bool:
+        """Has it waited for so long that another node is to send it?"""
+        waited_ms = self._clock.wall_ms() - letter.failed_ms
+        return LEFT_MS <= waited_ms < LOST_MS and not self._reads(letter.source.partition)
+
     def _waits(self, letter: DeadLetter) -> bool:
         queue = self._queues.get(str(letter.dlq_topic))
         return queue is not None and letter.id in queue.letters
@@ -213,6 +236,7 @@ class DeadLetterSender:
     async def _send(self, queue: _Queue) -> None:
         """Send what waits; those that are refused for good are sent again one by one, which tells who is to blame."""
         await self._write_down(queue)
+        queue.drop([letter.id for letter in queue.letters.values() if self._is_others(letter)])
         letters = list(queue.letters.values())
         ends = await self._deliver(letters)
         await self._settle(queue, {key: error for key, error in ends.items() if error is None})

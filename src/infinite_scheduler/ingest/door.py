@@ -12,14 +12,17 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.consumer import Gathered, TopicConsumer, parts
+from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
+from infinite_scheduler.ingest.door_parts import DoorParts
+from infinite_scheduler.ingest.gathered import Gathered, parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import Lookout
 from infinite_scheduler.ingest.patience import Patience
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
 from infinite_scheduler.ingest.placer import Placer
 from infinite_scheduler.ingest.taker import Taker
+from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.ingest.topic_watch import TopicWatch
 from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.observe import events
@@ -56,17 +59,29 @@ class TopicDoor:
         self._clock = clock
         self._tell = tell
         self._wire = Wire(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
-        self._consumer = consumer = TopicConsumer(config, clock)
+        self._client = client = TopicClient(config)
+        self._consumer = consumer = TopicConsumer(config, client, clock)
         self._patience = patience = Patience(consumer, clock, self._hang)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
-        self._letters = DeadLetterSender(config, inbox, clock, tell)
-        self._placer = Placer(config, inbox, consumer, watch, patience, clock=clock, tell=tell)
-        self._taker = Taker(config, inbox, consumer, patience, clock=clock, tell=tell, send=self._letters.add)
-        self._lookout = Lookout(config.topic, inbox, consumer, watch, patience, clock=clock, tell=tell)
+        self._letters = DeadLetterSender(config, inbox, clock, tell, lambda partition: partition in consumer.held)
+        shared = DoorParts(
+            config=config,
+            inbox=inbox,
+            client=client,
+            consumer=consumer,
+            watch=watch,
+            patience=patience,
+            clock=clock,
+            tell=tell,
+        )
+        self._placer = Placer(shared)
+        self._taker = Taker(shared, self._letters.add)
+        self._lookout = Lookout(shared)
         self._task: asyncio.Task[None] | None = None
         self._paused_since_ms: int | None = None
         self._wait_ms = AWAY_MS[0]
         self._name = f"topic door of {config.topic}"
+        self._held: frozenset[int] = frozenset()  # the partitions that it had lately
         self._in_doubt = False  # all places are to be asked again
         self._check = 0, 0  # which one was seen at work, and since when
         self._hanging: str | None = None  # the app whose check does not come to an end
@@ -119,7 +134,7 @@ class TopicDoor:
             except (StoreUnavailable, StoreBroken) as error:
                 await self._wait_for_store(error)
             except BrokerUnavailable as error:
-                self._consumer.problem = self._consumer.problem or str(error)
+                self._client.problem = self._client.problem or str(error)
                 await self._patience.pause(AWAY_MS[1])
             except Exception as error:  # noqa: BLE001 - the door stays open, whatever it is
                 self._tell(events.TaskFailed(part=self._name, error=repr(error)))
@@ -129,6 +144,9 @@ class TopicDoor:
     async def _round(self) -> None:
         """Know where to begin, gather, take."""
         self._hanging = None
+        if (held := frozenset(self._consumer.held)) != self._held:
+            self._held = held
+            self._letters.look_soon()
         await self._lookout.look()
         if self._in_doubt:
             await self._patience.call(self._consumer.forget_all)
@@ -170,6 +188,7 @@ class TopicDoor:
         if self._paused_since_ms is None:
             self._paused_since_ms, self._wait_ms = self._clock.steady_ms(), AWAY_MS[0]
             self._tell(events.IngestPaused(topic=self.config.topic, error=str(error)))
+        self._in_doubt = True  # so that the store is asked before anything goes on
         await self._patience.call(self._consumer.linger)
         await self._patience.pause(self._wait_ms)
         self._wait_ms = min(self._wait_ms * 2, AWAY_MS[1])
@@ -199,8 +218,8 @@ class TopicDoor:
             return "the door does not run"
         if self._hanging is not None:
             return f"the check of app {self._hanging!r} does not come to an end"
-        if self._consumer.problem is not None:
-            return self._consumer.problem
+        if self._client.problem is not None:
+            return self._client.problem
         if self._paused_since_ms is not None:
             return "the store takes nothing at the moment"
         if not self._consumer.joined:

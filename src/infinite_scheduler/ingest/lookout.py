@@ -4,14 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.ingest.consumer import TopicConsumer
-from infinite_scheduler.ingest.patience import Patience
-from infinite_scheduler.ingest.topic_watch import TopicWatch
+from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.events import Observer
-from infinite_scheduler.store.inbox import Inbox
 
 PROBE_MS: Final = 2000
 WELL_MS: Final = 5000
@@ -23,28 +18,15 @@ KEYS_MS: Final = 60_000
 class Lookout:
     """Tells what has changed, once."""
 
-    def __init__(
-        self,
-        topic: str,
-        inbox: Inbox,
-        consumer: TopicConsumer,
-        watch: TopicWatch,
-        patience: Patience,
-        *,
-        clock: Clock,
-        tell: Observer,
-    ) -> None:
-        self._topic = topic
-        self._inbox = inbox
-        self._consumer = consumer
-        self._watch = watch
-        self._patience = patience
-        self._clock = clock
-        self._tell = tell
+    def __init__(self, parts: DoorParts) -> None:
+        self._topic, self._inbox = parts.config.topic, parts.inbox
+        self._client, self._consumer = parts.client, parts.consumer
+        self._watch, self._patience = parts.watch, parts.patience
+        self._clock, self._tell = parts.clock, parts.tell
         self._held: tuple[int, ...] = ()
         self._away_since_ms: int | None = None
         self._well_since_ms: int | None = None
-        self._last_ms = {"probe": clock.steady_ms()}  # a node that has just begun has yet to join its group
+        self._last_ms = {"probe": parts.clock.steady_ms()}  # a node that has just begun has yet to join its group
         self._errand: asyncio.Task[None] | None = None
         self.live_keys = 0
 
@@ -52,11 +34,11 @@ class Lookout:
         """Between two gatherings."""
         consumer = self._consumer
         self._tell_held(tuple(sorted(consumer.held)))
-        if consumer.problem is None and consumer.joined:
+        if self._client.problem is None and consumer.joined:
             self._last_ms["probe"] = self._clock.steady_ms()
         elif self._is_time("probe", PROBE_MS):
             await self._patience.call(consumer.probe)
-        self._tell_problem(consumer.problem)
+        self._tell_problem(self._client.problem)
         if self._is_time("measure", MEASURE_MS):
             await self._patience.call(consumer.measure)
         if self._errand is None or self._errand.done():

@@ -5,18 +5,18 @@ from typing import Final
 
 import msgspec
 
-from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import PlacesMoved
-from infinite_scheduler.ingest.consumer import Share, TopicConsumer
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.ingest.placing import EARLIEST, Facts, Start, ends_before_place, needs_bounds, start
-from infinite_scheduler.ingest.topic_watch import TopicWatch
-from infinite_scheduler.observe.events import Observer, PlaceDiffers, PlacesOvertaken
-from infinite_scheduler.store.inbox import Inbox, Place, Source
+from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.observe.events import PlaceDiffers, PlacesOvertaken
+from infinite_scheduler.store.inbox import Move, Place, Source
 
 LOOK_MS: Final = 5000
 """How soon a place that an operator has set counts, at the latest."""
+
+REST_MS: Final = 1000
+"""How often a place moves over what is no message, at most: each time costs a transaction."""
 
 MARGIN_MS: Final = 300_000
 """How far the clocks of brokers, senders and the store may be apart, where only moments tell what was read."""
@@ -25,25 +25,12 @@ MARGIN_MS: Final = 300_000
 class Placer:
     """Asks the store how far the group has come, and Kafka where the store knows nothing."""
 
-    def __init__(
-        self,
-        config: KafkaIngestConfig,
-        inbox: Inbox,
-        consumer: TopicConsumer,
-        watch: TopicWatch,
-        patience: Patience,
-        *,
-        clock: Clock,
-        tell: Observer,
-    ) -> None:
-        self._config = config
-        self._inbox = inbox
-        self._consumer = consumer
-        self._watch = watch
-        self._patience = patience
-        self._clock = clock
-        self._tell = tell
-        self._looked_ms = clock.steady_ms()
+    def __init__(self, parts: DoorParts) -> None:
+        self._config, self._inbox = parts.config, parts.inbox
+        self._client, self._consumer = parts.client, parts.consumer
+        self._watch, self._patience = parts.watch, parts.patience
+        self._clock, self._tell = parts.clock, parts.tell
+        self._looked_ms = self._passed_ms = parts.clock.steady_ms()
 
     async def place(self) -> None:
         """Give every partition its place; durable before anything of it is read, so that it counts after a crash too.
@@ -51,6 +38,7 @@ class Placer:
         Raises StoreUnavailable or BrokerUnavailable: then some have none yet.
         """
         await self._look_again()
+        await self._pass_rest()
         shares = [share for share in list(self._consumer.held.values()) if share.place is None]
         if not shares:
             return
@@ -81,9 +69,32 @@ class Placer:
         shares = [share for share in list(self._consumer.held.values()) if share.place is not None]
         moved = [share for share in shares if known.get(share.partition, share.place) != share.place]
         if moved:
-            await self._patience.call(lambda: self._consumer.forget(moved))
-            partitions = sorted(share.partition for share in moved)
-            self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
+            await self._overtaken(moved)
+
+    async def _pass_rest(self) -> None:
+        """Move places over what is no message at the end of partitions: it would count as waiting for ever."""
+        now_ms = self._clock.steady_ms()
+        rests = {share: rest for share in list(self._consumer.held.values()) if (rest := share.rest) is not None}
+        if not rests or now_ms - self._passed_ms < REST_MS:
+            return
+        self._passed_ms = now_ms
+        moves = [
+            Move(source=self._source(share.partition), seen=share.place, next=rest, topic_id=share.topic_id)
+            for share, rest in rests.items()
+        ]
+        try:
+            await self._patience.wait_for(self._inbox.reset(moves))
+        except PlacesMoved:
+            await self._overtaken(list(rests))
+            return
+        for share, rest in rests.items():
+            share.place = share.expected = rest
+        self._consumer.say({share.partition: rest for share, rest in rests.items()})
+
+    async def _overtaken(self, shares: Sequence[Share]) -> None:
+        await self._patience.call(lambda: self._consumer.forget(shares))
+        partitions = sorted(share.partition for share in shares)
+        self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
     def _starts(
         self, shares: Sequence[Share], known: Mapping[int, Place], topic_id: str | None
@@ -94,11 +105,11 @@ class Placer:
         later, and is read from its beginning.
         """
         shares = [share for share in shares if self._consumer.holds(share)]
-        committed = self._consumer.committed([share.partition for share in shares]) if shares else {}
+        committed = self._client.committed([share.partition for share in shares]) if shares else {}
         is_known, others = bool(known) or bool(committed), set[int]()
         if not is_known and shares and self._config.auto_offset_reset != EARLIEST:
-            partitions = self._consumer.partitions()
-            is_known = bool(self._consumer.committed(partitions))
+            partitions = self._client.partitions()
+            is_known = bool(self._client.committed(partitions))
             others = set() if is_known else set(partitions) - {share.partition for share in shares}
         facts = Facts(source=self._source(-1), place=None, topic_id=topic_id, is_known=is_known)
         found = {
@@ -121,9 +132,9 @@ class Placer:
     def _begin(self, facts: Facts, *, astray: bool) -> Start:
         partition = facts.source.partition
         if needs_bounds(facts, astray=astray):
-            facts = msgspec.structs.replace(facts, bounds=self._consumer.bounds(partition))
+            facts = msgspec.structs.replace(facts, bounds=self._client.bounds(partition))
         if facts.place is not None and ends_before_place(facts):
-            resume = self._consumer.offset_since(partition, facts.place.moved_ms - MARGIN_MS)
+            resume = self._client.offset_since(partition, facts.place.moved_ms - MARGIN_MS)
             facts = msgspec.structs.replace(facts, resume=resume)
         return start(facts, self._config.auto_offset_reset)
 

@@ -10,8 +10,9 @@ from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTim
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
 from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.kafka.trace import trace_id
 from infinite_scheduler.model import Accepted, JobSpec, moment
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, Source
+from infinite_scheduler.store.inbox import DeadLetter, Inbox
 
 _ENVELOPE: Final = ("appName", "scheduledTime", "jobData")
 _FAR_APART: Final = (ZoneInfo("UTC"), ZoneInfo("Etc/GMT+12"))
@@ -51,7 +52,7 @@ class Replayer:
         if at_ms is not None and value is not None:
             value = self._retimed(value, at_ms)
         try:
-            spec = self._spec(letter.source, value)
+            spec = self._spec(letter, value)
         except InvalidRequest as error:
             if letter.cut_bytes:
                 raise InvalidRequest(f"{_cut(letter)}; what is left: {error}") from None
@@ -62,11 +63,12 @@ class Replayer:
             raise InvalidRequest(f"the handler could not look at it: {type(error).__name__}: {error}") from None
         return await self._inbox.replay(letter.id, spec)
 
-    def _spec(self, source: Source, value: bytes | None) -> JobSpec:
+    def _spec(self, letter: DeadLetter, value: bytes | None) -> JobSpec:
+        source = letter.source
         zone = self._zones.get((source.group, source.topic), self._zone)
         if zone is not None:
-            return self._read(value, zone)
-        spec, other = (self._read(value, each) for each in _FAR_APART)
+            return self._read(letter, value, zone)
+        spec, other = (self._read(letter, value, each) for each in _FAR_APART)
         if spec.scheduled_ms != other.scheduled_ms:
             raise InvalidTime(
                 f"its time has no zone, and the configuration has no topic {source.topic!r} that is read by group "
@@ -74,8 +76,8 @@ class Replayer:
             )
         return spec
 
-    def _read(self, value: bytes | None, zone: ZoneInfo) -> JobSpec:
-        return Wire(self._handlers, zone, self._max_payload).spec(value)
+    def _read(self, letter: DeadLetter, value: bytes | None, zone: ZoneInfo) -> JobSpec:
+        return Wire(self._handlers, zone, self._max_payload).spec(value, lambda: trace_id(letter.headers))
 
     def _retimed(self, value: bytes, at_ms: int) -> bytes:
         """The same message with another moment; what cannot be read stays as it is, and is refused as it is."""

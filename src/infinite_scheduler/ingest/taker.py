@@ -3,19 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import PlacesMoved, StoreBroken, StoreUnavailable, UnknownApp
 from infinite_scheduler.ingest.batch import Batch, Load, told
-from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.ingest.intake import accepted_events
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.metrics import TAKEN
-from infinite_scheduler.ingest.patience import Patience
 from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.events import Observer
-from infinite_scheduler.store.inbox import DeadLetter, Inbox
+from infinite_scheduler.store.inbox import DeadLetter
 
 FIRST_RETRY_MS: Final = 200
 """Each wait is twice the one before."""
@@ -26,23 +22,10 @@ _SHOWN: Final = 20  # keys of an event
 class Taker:
     """One batch at a time: jobs, dead letters and the places of the partitions in one transaction."""
 
-    def __init__(
-        self,
-        config: KafkaIngestConfig,
-        inbox: Inbox,
-        consumer: TopicConsumer,
-        patience: Patience,
-        *,
-        clock: Clock,
-        tell: Observer,
-        send: Callable[[Sequence[DeadLetter]], None],
-    ) -> None:
-        self._config = config
-        self._inbox = inbox
-        self._consumer = consumer
-        self._patience = patience
-        self._clock = clock
-        self._tell = tell
+    def __init__(self, parts: DoorParts, send: Callable[[Sequence[DeadLetter]], None]) -> None:
+        self._config, self._inbox = parts.config, parts.inbox
+        self._consumer, self._patience = parts.consumer, parts.patience
+        self._clock, self._tell = parts.clock, parts.tell
         self._send = send
         self.counts = dict.fromkeys(TAKEN, 0)
 

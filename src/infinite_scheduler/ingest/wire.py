@@ -23,6 +23,9 @@ ENVELOPE: Final = 65_536
 _REMEMBERED: Final = 40
 """A longer text is read each time: memory is bounded."""
 
+Trace = Callable[[], str | None]
+"""Says which trace a message continues; asked only where that matters."""
+
 _NOTHING: Final = msgspec.Raw()
 _NAMES: Final = {"idempotency_key": "idempotencyKey", "request_id": "requestId", "the payload": "jobData"}
 
@@ -54,10 +57,11 @@ class Wire:
         self._zone = zone
         self._max_payload = max_payload
 
-    def spec(self, value: bytes | None) -> JobSpec:
+    def spec(self, value: bytes | None, trace: Trace) -> JobSpec:
         """The job that this message asks for, or an InvalidRequest that says what its sender must change.
 
-        Any other error is one of a handler that looked at the data, and passing.
+        One that names no request has the id of its trace. Any other error is one of a handler that looked at the data,
+        and passing.
         """
         if value is None:
             raise InvalidRequest("the message has no value: send a JSON object with appName, scheduledTime and jobData")
@@ -69,7 +73,7 @@ class Wire:
         message = _envelope(value)
         app, at, data = message.app_name, message.scheduled_time, message.job_data
         if app is None and at is None and data is _NOTHING:
-            return self._flat(value)
+            return self._flat(value, trace)
         if app is None or app == "":
             raise InvalidRequest("appName is required")
         if at is None or at == "":
@@ -88,7 +92,7 @@ class Wire:
                 payload=_job_data(data),
                 priority=Priority.NORMAL if message.priority is None else message.priority,
                 idempotency_key=message.idempotency_key,
-                request_id=message.request_id or _new_request_id(),
+                request_id=message.request_id or trace() or _new_request_id(),
                 max_payload=self._max_payload,
                 check=self._checks.get(app),
             )
@@ -115,7 +119,7 @@ class Wire:
         except InvalidTime as error:
             raise InvalidTime(f"scheduledTime: {error}") from None
 
-    def _flat(self, value: bytes) -> JobSpec:
+    def _flat(self, value: bytes, trace: Trace) -> JobSpec:
         """A message that is a job's data as it stands: the handler that knows it says for when."""
         data = read_payload(value, self._max_payload)
         found: dict[str, object] = {}
@@ -138,7 +142,7 @@ class Wire:
             scheduled_ms=self._moment(at),
             absolute=True,
             payload=value,
-            request_id=_new_request_id(),
+            request_id=trace() or _new_request_id(),
             max_payload=self._max_payload,
             check=self._checks.get(app),
         )

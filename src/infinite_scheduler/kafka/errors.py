@@ -65,11 +65,18 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "_QUEUE_FULL": "too many messages wait for Kafka at {servers}",
 }
 
+_UNTRUSTED: Final = (
+    "the certificate of Kafka at {servers} was not accepted: check that ssl.ca.location names the authority that has "
+    "signed it, and that it was made for this host"
+)
+_UNTRUSTED_MARK: Final = "certificate verify failed"
+"""Of OpenSSL: an unknown authority, another host, or a time that is over. librdkafka passes it on by several codes."""
+
 
 def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None) -> str:
     """One sentence for people: what is wrong, what to change, and librdkafka's own words. Without secrets."""
     told = error.str()
-    sentence = _SENTENCES.get(error.name())
+    sentence = _UNTRUSTED if _UNTRUSTED_MARK in told else _SENTENCES.get(error.name())
     if sentence is None:
         place = f"topic {topic!r} on {options.bootstrap_servers}" if topic else options.bootstrap_servers
         return options.without_secrets(f"Kafka ({place}): {told} ({error.name()})")

@@ -62,7 +62,7 @@ OWNED: Final[Mapping[str, str]] = {
     "delivery.timeout.ms": _TIMEOUT,
     "transactional.id": "messages are sent without transactions",
     "delivery.report.only.error": "a job is done when its message was reported as delivered",
-    "enable.partition.eof": "it has no effect here",
+    "enable.partition.eof": "it is on, so that it is known when nothing is left in a partition",
     "logger": _CALLBACK,
     "error_cb": _CALLBACK,
     "stats_cb": _CALLBACK,
