@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from threading import Semaphore
 
 from confluent_kafka import Consumer, Producer
 
@@ -19,6 +20,7 @@ from infinite_scheduler.testing import embedded_broker
 
 TOPIC, DLQ = "scheduler.jobs.ingest", "scheduler.jobs.dlq"
 GROUP = f"infinite-scheduler-example-{time.time_ns()}"  # of its own, so that each run begins with its own messages
+HANDED_OVER = Semaphore(0)
 
 
 class SmsHandler:
@@ -28,6 +30,7 @@ class SmsHandler:
 
     def handle(self, job: Job) -> None:
         print(f"sms: {job.data['message']!r} to {job.data['phoneNumber']}")
+        HANDED_OVER.release()
 
 
 class SipCallHandler:
@@ -41,6 +44,7 @@ class SipCallHandler:
 
     def handle(self, job: Job) -> None:
         print(f"sipcall: {job.data['callFrom']} calls {job.data['callTo']} for {job.data['duration']} s")
+        HANDED_OVER.release()
 
 
 class PaymentHandler:
@@ -50,6 +54,7 @@ class PaymentHandler:
 
     def handle(self, job: Job) -> None:
         print(f"payment_gateway: {job.data['amount']} {job.data['currency']} from {job.data['accountId']}")
+        HANDED_OVER.release()
 
 
 SMS = {"phoneNumber": "+49 30 555 0101", "message": "Hello World!", "senderId": "MyApp"}
@@ -58,8 +63,8 @@ PAYMENT = {"accountId": "ACC-1", "amount": 9.95, "currency": "EUR"}
 
 
 def request(app: str, data: Mapping[str, object], key: str | None = None) -> str:
-    """What a service writes to the topic: this app, these data, in two seconds."""
-    wish = ScheduleJobRequest(app, datetime.now(UTC) + timedelta(seconds=2), data)
+    """What a service writes to the topic: this app, these data, in a second."""
+    wish = ScheduleJobRequest(app, datetime.now(UTC) + timedelta(seconds=1), data)
     wish.priority = "normal"
     wish.idempotency_key = key
     return wish.to_json()
@@ -109,7 +114,10 @@ def main(servers: str, store_url: str) -> None:
     manager.start_all()
     produce(servers)
     dead_letters(servers, 4)
-    time.sleep(3)  # by then the last job was due
+    for _ in range(3):
+        HANDED_OVER.acquire()
+    while manager.kafka_ingest_consumer.metrics["messagesReceived"] < 8:
+        time.sleep(0.1)
     print("metrics:", json.dumps(dict(manager.kafka_ingest_consumer.metrics)))
     manager.stop_all()
 

@@ -1,7 +1,7 @@
 """The scheduler of the SMS retry system: what SMS_Retry brings waits in the store, and goes to SMS_Send at its moment.
 
 By itself it plays the whole system on the broker that comes with the client library: it runs `sms_service.py` and
-`sms_sender.py` beside it, with minutes of 0.2 s, and ends when they do. With your broker it goes on until Ctrl-C, and
+`sms_sender.py` beside it, with minutes of 0.1 s, and ends when they do. With your broker it goes on until Ctrl-C, and
 the other two are yours to start:
 
     infinite-scheduler topics create --preset sms-retry --kafka HOST:PORT
@@ -40,7 +40,7 @@ def play() -> None:
     topics = ["SMS_Retry", "SMS_Send", "SMS_Retry_DLQ"]
     with tempfile.TemporaryDirectory() as folder, embedded_broker(topics=topics) as servers:
         manager = make_manager(servers, f"sqlite:///{folder}/jobs.db")
-        hurry = ["--kafka", servers, "--minute", "0.2"]
+        hurry = ["--kafka", servers, "--minute", "0.1"]
         with manager:
             sender = subprocess.Popen([sys.executable, HERE / "sms_sender.py", *hurry, "--count", "3"])
             subprocess.run([sys.executable, HERE / "sms_service.py", *hurry], check=True)

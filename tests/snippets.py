@@ -2,7 +2,8 @@
 
 A fence with a title (```` ```toml title="scheduler.toml" ````) is a file. The Python of a page without a title is one
 program, in which `await` works at the top level. Commands run line by line: one that ends in `&` in the background,
-`JOB` stands for the id that `schedule` printed last, and a comment `# ends with N` names the exit code.
+`JOB` stands for the id that `schedule` printed last, and a comment `# ends with N` names the exit code. A `sleep` with
+a comment `# until ... done` takes as long as it takes until the jobs that are due meanwhile are done.
 """
 
 import ast
@@ -17,13 +18,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.command import run_here
+
 ROOT = Path(__file__).parents[1]
 
 FENCE = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 ENDS_WITH = re.compile(r"# ends with (\d+)")
+UNTIL_DONE = re.compile(r"# until .*\bdone$")
 ELSEWHERE = ("cd ", "git ", "make ", "pip ", "python -m venv ", ". .venv/")
 """Commands that set a machine up: they are read, not run."""
+
+PLAIN = re.compile(r"infinite-scheduler (?!demo)[^|]*")
+"""Commands that need no process of their own: the pages have others that show that there is such a program."""
+
+PATIENCE_S = 60
 
 RUNNER = """
 import ast, asyncio, inspect, pathlib, sys
@@ -95,7 +104,7 @@ def run_program(source: str, folder: Path) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -137,13 +146,15 @@ class Reader:
             for process in self._background:
                 process.terminate()
             for process in self._background:
-                process.wait(30)
+                process.wait(PATIENCE_S)
 
     def _run(self, line: str) -> None:
         words = shlex.split(line, comments=True)
         if words[0] == "export":
             name, _, value = words[1].partition("=")
             self._environment[name] = value
+        elif words[0] == "sleep" and UNTIL_DONE.search(line):
+            self._wait(float(words[1]))
         elif words[0] == "sleep":
             time.sleep(float(words[1]))
         elif words[0] == "kill":
@@ -153,12 +164,22 @@ class Reader:
         else:
             self._ask(line)
 
+    def _wait(self, seconds: float) -> None:
+        """Readers wait for so long, as their machines are idle; here it takes what it takes."""
+        to_ms = int((time.time() + seconds) * 1000)
+        limit = time.monotonic() + PATIENCE_S
+        waiting = ["jobs", "list", "--status", "pending", "--to", str(to_ms)]
+        while (found := run_here(waiting, self._folder, self._environment)).stdout:
+            assert time.monotonic() < limit, found.stdout
+            time.sleep(0.05)
+        assert found.returncode == 0, found.stderr
+
     def _kill(self, words: Sequence[str]) -> None:
         assert words[-1] == "$!", words
         number = signal.SIGKILL if "-9" in words else signal.SIGTERM
         process = self._background.pop()
         process.send_signal(number)
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
     def _start(self, words: Sequence[str]) -> None:
         before = self.output.read_text(encoding="utf-8")
@@ -166,7 +187,7 @@ class Reader:
             self._background.append(
                 subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=output, stderr=output)
             )
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + PATIENCE_S
         while "Ctrl-C stops it" not in self.output.read_text(encoding="utf-8")[len(before) :]:
             assert self._background[-1].poll() is None, self.output.read_text(encoding="utf-8")
             assert time.monotonic() < limit, f"{words} does not start"
@@ -174,17 +195,24 @@ class Reader:
 
     def _ask(self, line: str) -> None:
         wanted = ENDS_WITH.search(line)
-        done = subprocess.run(
-            ["bash", "-c", re.sub(r"\bJOB\b", self._job, line)],
-            cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        typed = re.sub(r"\bJOB\b", self._job, line)
+        done = self._here(typed) if PLAIN.fullmatch(typed) else self._in_shell(typed)
         assert done.returncode == (int(wanted[1]) if wanted else 0), f"{line}\n{done.stdout}{done.stderr}"
         with self.output.open("a", encoding="utf-8") as output:
             output.write(done.stdout)
         if " schedule " in line and (found := JOB_ID.search(done.stdout)):
             self._job = found[0]
+
+    def _here(self, line: str) -> subprocess.CompletedProcess[str]:
+        return run_here(shlex.split(line, comments=True)[1:], self._folder, self._environment)
+
+    def _in_shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", line],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )

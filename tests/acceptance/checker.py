@@ -6,13 +6,16 @@ processes. All times are wall-clock milliseconds of one machine.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-IN_FLIGHT_MS = 1000
-"""A call that returned so shortly before its process was killed or frozen counts as in flight at that moment."""
+IN_FLIGHT_MS = 10_000
+"""A call that returned longer before its process was killed or frozen was written down: a slow disk takes seconds."""
+
+MOMENT_MS = 3000
+"""What a process may still do after it was noted that it is killed, or that it may go on: the machine may be busy."""
 
 
 class HandOver(NamedTuple):
@@ -31,6 +34,10 @@ class Blow(NamedTuple):
     pid: int
     wall_ms: int
     until_ms: int | None = None
+    unsettled: Collection[tuple[str, int]] | None = None  # by plain SQL at that moment; None where nobody looked
+    alone: Collection[
+        str
+    ] = ()  # jobs in the hands of a process that had nothing else by then: a death is blamed on them
 
 
 class Stall(NamedTuple):
@@ -128,7 +135,9 @@ class _Struck:
         return one.wall_ms < cancelled_ms and any(self._was_in_flight(one, blow) for blow in killed)
 
     def _was_in_flight(self, one: HandOver, blow: Blow) -> bool:
-        if one.pid != blow.pid or one.wall_ms > blow.wall_ms + (IN_FLIGHT_MS if blow.until_ms is None else 0):
+        if one.pid != blow.pid or one.wall_ms > blow.wall_ms + (MOMENT_MS if blow.until_ms is None else 0):
+            return False
+        if blow.unsettled is not None and (one.job, one.attempt) not in blow.unsettled:
             return False
         ended_ms = self._ended_ms.get((one.job, one.attempt, one.pid))
         if ended_ms is None or ended_ms >= blow.wall_ms - IN_FLIGHT_MS:
@@ -141,7 +150,7 @@ class _Struck:
 
 def _woke_up(one: HandOver, blow: Blow) -> bool:
     """It was frozen between its last look at the lease and the hand-over, and made it when it woke up."""
-    return blow.until_ms is not None and one.pid == blow.pid and 0 <= one.wall_ms - blow.until_ms <= IN_FLIGHT_MS
+    return blow.until_ms is not None and one.pid == blow.pid and 0 <= one.wall_ms - blow.until_ms <= MOMENT_MS
 
 
 def read_log(path: Path) -> list[HandOver]:

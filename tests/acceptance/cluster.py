@@ -12,7 +12,7 @@ from tests.acceptance.installation import Installation, clean_environment
 from tests.acceptance.place import PATIENCE_S, SCRIPTS, SOAK, Node, Place, now_ms, until
 from tests.services.databases import execute
 
-LEASE_MS, HEARTBEAT_MS = (10_000, 2_000) if SOAK else (3_000, 1_000)
+LEASE_MS, HEARTBEAT_MS = (10_000, 2_000) if SOAK else (4_000, 1_000)
 
 WINDOW = "" if SOAK else '[window]\nlookahead = "2s"\nfetch_interval = "1s"\n'
 """A short run has a short window, so that lines move and jobs are found in every way."""
@@ -20,7 +20,7 @@ WINDOW = "" if SOAK else '[window]\nlookahead = "2s"\nfetch_interval = "1s"\n'
 AHEAD_MS = 40_000 if SOAK else 3_000
 """So long before their moment jobs are asked for at most: some within the window, some beyond it."""
 
-SLACK_MS = 0 if SOAK else 4_000
+SLACK_MS = 0 if SOAK else 8_000
 """What a busy machine may add to a delay in a short run."""
 
 COMMON, RARE = "work", "rare"
@@ -165,6 +165,15 @@ class Cluster(Place):
             for table in self._tables(app or self.app)
             for job, status, error in execute(self.url, f"SELECT job_id, status, error FROM {table}")
         }
+
+    def unsettled(self) -> set[tuple[str, int]]:
+        pending = "SELECT job_id, attempt FROM {} WHERE status = 'pending'"
+        return {
+            (str(job), attempt) for table in self._tables() for job, attempt in execute(self.url, pending.format(table))
+        }
+
+    def alone(self) -> set[str]:
+        return set()  # no node is killed so often, and so soon after another, that it comes to this
 
     def statuses(self) -> Counter[str]:
         """How many jobs of all apps have which status."""

@@ -67,9 +67,11 @@ def _name(wheel: Path, extras: str) -> str:
 
 
 def _make(folder: Path, wheel: str) -> None:
-    _run(sys.executable, "-m", "venv", str(folder))
-    pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    _run(*pip, "--no-index", "--find-links", str(WHEELS), wheel)
+    # As pip would do it, in a third of the time.
+    uv = (str(Path(sys.executable).with_name("uv")), "--quiet", "--no-config", "--no-cache", "--offline")
+    _run(*uv, "venv", "--python", sys.executable, str(folder))
+    place = ("--python", str(folder / "bin" / "python"), "--no-index", "--find-links", str(WHEELS))
+    _run(*uv, "pip", "install", "--compile-bytecode", *place, wheel)
 
 
 def _remove_old(current: Path) -> None:

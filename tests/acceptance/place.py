@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ SCRIPTS = Path(__file__).parent
 
 PATIENCE_S = 60
 """How long anything may take before the test gives up: the machine may be busy."""
+
+LOOK_S = 2
+"""How long a look at the file may take while a node stands still: who writes keeps nobody from reading."""
 
 CONCURRENCY = 20
 """How many calls of handlers a node begins at once, if not configured otherwise."""
@@ -79,16 +82,15 @@ class Node:
         assert self.started, f"{self.name} ended with {self.process.returncode}: {self.stderr}"
         return self
 
-    def kill(self) -> Blow:
+    def kill(self) -> None:
         """Let it die without any chance to do something about it."""
-        blow = Blow(self.pid, now_ms())
         self.process.kill()
         self.process.wait(PATIENCE_S)
-        return blow
 
     def freeze(self) -> None:
+        """Let it stand still; on return it does."""
         self.process.send_signal(signal.SIGSTOP)
-        until(lambda: _state(self.pid) == "T", f"{self.name} frozen")
+        until(lambda: _state(self.pid) == "T", f"{self.name} frozen", every_s=0.001)
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -174,6 +176,23 @@ class Place:
             env=clean_environment(),
         )
 
+    def freeze(self, *nodes: Node) -> list[Blow]:
+        """Let nodes stand still, and look what the store has not heard of; when they go on is for the caller to say."""
+        for node in nodes:
+            node.freeze()
+        blow = Blow(0, now_ms())
+        # One that is just opening the file keeps it from everybody, and has nothing in its hands.
+        with suppress(sqlite3.OperationalError):
+            blow = blow._replace(unsettled=self.unsettled(), alone=self.alone())
+        return [blow._replace(pid=node.pid) for node in nodes]
+
+    def kill(self, *nodes: Node) -> list[Blow]:
+        """Let nodes die without any chance to do something about it."""
+        blows = self.freeze(*nodes)
+        for node in nodes:
+            node.kill()
+        return blows
+
     def end(self) -> None:
         """End every node that still runs."""
         for node in self.nodes:
@@ -200,14 +219,33 @@ class Place:
 
     def rows(self) -> dict[str, tuple[str, str | None]]:
         """Status and error of every job in the database, read without the scheduler."""
-        with closing(self.connect()) as database:
+        return {job: (status, error) for job, status, error in self._each("SELECT job_id, status, error FROM {table}")}
+
+    def unsettled(self) -> set[tuple[str, int]]:
+        """The deliveries, job and attempt, of which the database does not say how they ended."""
+        return set(self._each("SELECT job_id, attempt FROM {table} WHERE status = 'pending'", LOOK_S))
+
+    def alone(self) -> set[str]:
+        """The jobs that were handed over alone, as what they were with had ended its process before."""
+        query = "SELECT job_id FROM {table} JOIN scheduler_marks ON scheduler_marks.id = {table}.id WHERE size = 1"
+        return {job for (job,) in self._each(query, LOOK_S)}
+
+    def all_done(self, jobs: Collection[str], blows: Sequence[Blow] = ()) -> None:
+        """Every job is done; one that was alone in the hands of a process that was struck may have failed instead."""
+        rows = self.rows()
+        blamed = {job for blow in blows for job in blow.alone if rows[job][0] == "failed"}
+        assert rows.keys() == set(jobs)
+        undone = {job: row for job, row in rows.items() if row[0] != "done" and job not in blamed}
+        assert not undone, f"{len(undone)} jobs: {list(undone.items())[:3]}"
+
+    def _each(self, query: str, within_s: float = PATIENCE_S) -> list[tuple[Any, ...]]:
+        """What a query finds in all tables of jobs."""
+        with closing(self.connect(within_s)) as database:
             like = f"{self.app}_scheduled_jobs_%"
             tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE ?", (like,))
-            found = {}
-            for (table,) in tables.fetchall():
-                for job, status, error in database.execute(f"SELECT job_id, status, error FROM {table}"):
-                    found[job] = (status, error)
-            return found
+            return [
+                row for (table,) in tables.fetchall() for row in database.execute(query.format(table=table)).fetchall()
+            ]
 
     def statuses(self) -> Counter[str]:
         """How many jobs have which status."""
@@ -226,23 +264,23 @@ class Place:
         with closing(self.connect()) as database:
             return Counter(dict(database.execute(query, (self.app,)).fetchall()))
 
-    def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.database, timeout=PATIENCE_S, isolation_level=None)
+    def connect(self, within_s: float = PATIENCE_S) -> sqlite3.Connection:
+        return sqlite3.connect(self.database, timeout=within_s, isolation_level=None)
 
 
 class Killer(threading.Thread):
     """Kills the node at given moments, and starts another one each time."""
 
-    def __init__(self, place: Place, moments: Sequence[int]) -> None:
+    def __init__(self, place: Place, moments: Sequence[int] = ()) -> None:
         super().__init__()
         self._place = place
-        self._moments = sorted(moments)
+        self.moments = moments
         self.made: list[Blow] = []
         self._node = place.node()
 
     def run(self) -> None:
-        for moment_ms in self._moments:
+        for moment_ms in sorted(self.moments):
             time.sleep(max(0, moment_ms - now_ms()) / 1000)
-            self.made.append(self._node.kill())
+            self.made += self._place.kill(self._node)
             self._node = self._place.node()
         self._node.ready()

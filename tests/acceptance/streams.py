@@ -254,6 +254,16 @@ class Stream(Place):
             for scheduled_ms, data in self.query(f"SELECT scheduled_ms, job_data FROM {table}")
         ]
 
+    def unsettled(self) -> set[tuple[str, int]]:
+        return {
+            (str(json.loads(data)["number"]), attempt)
+            for table in self._tables()
+            for data, attempt in self.query(f"SELECT job_data, attempt FROM {table} WHERE status = 'pending'")
+        }
+
+    def alone(self) -> set[str]:
+        return set()  # no node is killed so often, and so soon after another, that it comes to this
+
     def statuses(self) -> Counter[str]:
         found: Counter[str] = Counter()
         for table in self._tables():

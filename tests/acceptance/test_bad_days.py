@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.checker import judge
+from tests.acceptance.handlers import RECORD
 from tests.acceptance.installation import clean_environment
 from tests.acceptance.place import PATIENCE_S, Node, Place, now_ms, until
 
@@ -167,8 +168,8 @@ def test_a_disk_that_is_full_for_a_while_costs_lateness_and_nothing_else(place_o
     start_ms = now_ms() + 3000
     promised = place.schedule({"at": start_ms + 4 * number} for number in range(1500))
     _fill(place.database.with_name("filler"))
-    large = place.folder / "large.ndjson"
-    large.write_text('{"at": "+1s", "data": "' + "x" * 500_000 + '"}\n')
+    large = place.folder / "large.ndjson"  # more than there may be room for in the log of the database
+    large.write_text(('{"at": "+1s", "data": "' + "x" * 500_000 + '"}\n') * 20)
     stderr = place.run("schedule", place.app, "--from", str(large), code=NO_STORE).stderr
     assert "no space left" in stderr
     assert "0 jobs" in stderr
@@ -179,7 +180,7 @@ def test_a_disk_that_is_full_for_a_while_costs_lateness_and_nothing_else(place_o
     place.database.with_name("filler").unlink()
     place.settled()
     _all_fired_once(place, promised)
-    assert "answers again" in node.stderr
+    until(lambda: "answers again" in node.stderr, "the node says that there is space again")
     assert node.stderr.count("does not answer") <= 3, "a full disk is no reason to flood the log"
     assert node.stop() == 0
 
@@ -211,7 +212,7 @@ def test_a_node_whose_writes_fail_for_a_while_settles_everything_afterwards(plac
     node = place.node().ready()
     start_ms = now_ms() + 3000
     promised = place.schedule({"at": start_ms + 4 * number, "data": "x" * 1000} for number in range(1500))
-    _limit(node, 64 * 1024 + len(place.handed_over()))
+    _limit(node, RECORD * 2 * len(promised))  # so that the handlers can write all down
     until(lambda: "The store does not answer" in node.stderr, "the node says that it cannot write")
     time.sleep(3)
     assert node.alive
@@ -219,7 +220,7 @@ def test_a_node_whose_writes_fail_for_a_while_settles_everything_afterwards(plac
     _limit(node, resource.RLIM_INFINITY)
     place.settled()
     _all_fired_once(place, promised)
-    assert "answers again" in node.stderr
+    until(lambda: "answers again" in node.stderr, "the node says that it can write again")
     assert node.stop() == 0
 
 

@@ -40,7 +40,7 @@ def test_whatever_happens_to_two_nodes_nothing_is_lost_early_or_repeated_without
     )
     assert not verdict.faults
     assert len(verdict.woken) <= frozen * CONCURRENCY
-    assert place.statuses() == {"done": len(promised)}
+    place.all_done(promised, blows)
     for fate in fates:
         assert fate.trouble is None
         assert fate.node.stop() == 0
@@ -68,14 +68,13 @@ class _Fate(threading.Thread):
             self.trouble = error
 
     def _kill(self) -> None:
-        self.blows.append(self.node.kill())
+        self.blows += self._place.kill(self.node)
         self.node = self._place.node()
 
     def _freeze(self) -> None:
-        frozen_ms = now_ms()
-        self.node.freeze()
+        (blow,) = self._place.freeze(self.node)
         time.sleep(random.uniform(0, 2 * LEASE_MS / 1000))
-        self.blows.append(Blow(self.node.pid, frozen_ms, now_ms()))
+        self.blows.append(blow._replace(until_ms=now_ms()))
         self.node.thaw()
 
     def _restart(self) -> None:

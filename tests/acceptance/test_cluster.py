@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tests.acceptance.checker import Blow
+from tests.acceptance.checker import Blow, HandOver
 from tests.acceptance.cluster import LEASE_MS, RARE, SLACK_MS, Accepted, Cluster
-from tests.acceptance.place import CONCURRENCY, SOAK, Node, now_ms
+from tests.acceptance.place import CONCURRENCY, SOAK, Node, now_ms, until
 from tests.services.server import Server
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 120)]
@@ -78,7 +78,7 @@ def test_nodes_that_are_killed_lose_nothing_and_repeat_only_what_was_in_flight(c
     for _ in range(20 if SOAK else 1):
         time.sleep(15 if SOAK else 2)
         victims = random.choice(VICTIMS)
-        blows += [nodes[place].kill() for place in victims]
+        blows += cluster.kill(*(nodes[place] for place in victims))
         for place in victims:
             nodes[place] = cluster.node(configs[place])
     time.sleep(LEASE_MS / 1000)
@@ -112,7 +112,7 @@ def test_a_server_that_is_away_for_a_while_costs_lateness_only(server: Server, c
     cluster.shared(nodes)
     for node in nodes:
         assert "The store does not answer" in node.stderr
-        assert "The store answers again" in node.stderr
+        until(lambda node=node: "The store answers again" in node.stderr, f"{node.name} says so")  # type: ignore[misc]
         assert node.stop() == 0
 
 
@@ -125,7 +125,7 @@ timeout = "1m"
 retry = {{ max_attempts = 1 }}
 """
 FROZEN_MS, WORK_MS = (30_000, 25_000) if SOAK else (7_000, 6_000)
-"""How long a node is frozen, and a slow call takes: that node's is over when it wakes, its successor's is not yet."""
+"""How long a node is frozen at least, and a slow call takes: its own is over when it wakes, its successor's not yet."""
 
 
 def test_a_node_that_was_frozen_longer_than_its_lease_settles_and_repeats_nothing_that_others_took(
@@ -134,8 +134,9 @@ def test_a_node_that_was_frozen_longer_than_its_lease_settles_and_repeats_nothin
     cluster.arrange(SLOW_APP)
     nodes = cluster.three_nodes()
     load = cluster.load(slow=WORK_MS // 1000)
+    until(lambda: _slow_calls_of(cluster, nodes[0]), "it has slow calls under way", every_s=0.5)
     time.sleep(2)
-    blow = _freeze(nodes[0])
+    blow = _freeze(cluster, nodes[0])
     time.sleep(1)
     accepted = load.accepted()
     cluster.settled()
@@ -146,29 +147,42 @@ def test_a_node_that_was_frozen_longer_than_its_lease_settles_and_repeats_nothin
     assert len(report.verdict.woken) <= 2 * CONCURRENCY
     assert report.latest_ms <= LEASE_MS + 2000 + SLACK_MS
     _zombie_was_not_heard(cluster, blow)
-    assert "Another node took shards" in nodes[0].stderr
+    until(lambda: "Another node took shards" in nodes[0].stderr, "it says that it has lost them")
     cluster.shared(nodes)  # it lives again, and takes its part of the work
     assert [node.stop() for node in nodes] == [0, 0, 0]
 
 
-def _freeze(node: Node) -> Blow:
-    frozen_ms = now_ms()
-    node.freeze()
+def _freeze(cluster: Cluster, node: Node) -> Blow:
+    """Freeze a node until its slow calls are over, and others have begun them again."""
+    (blow,) = cluster.freeze(node)
     time.sleep(FROZEN_MS / 1000)
+    until(lambda: any(one.pid != blow.pid for one in _frozen_calls(cluster, blow)), "others take over", every_s=0.1)
     thawed_ms = now_ms()
     node.thaw()
-    return Blow(node.pid, frozen_ms, thawed_ms)
+    return blow._replace(until_ms=thawed_ms)
 
 
-def _zombie_was_not_heard(cluster: Cluster, blow: Blow) -> None:
-    """What was under way when it was frozen was begun again by others, and the store has their word for it."""
+def _slow_calls_of(cluster: Cluster, node: Node) -> list[HandOver]:
+    rows = cluster.rows(SLOW)
+    return [one for one in cluster.handed_over() if one.job in rows and one.pid == node.pid]
+
+
+def _frozen_calls(cluster: Cluster, blow: Blow) -> list[HandOver]:
+    """The slow calls that were under way when a node was frozen, and the repeats of them."""
     rows = cluster.rows(SLOW)
     calls = [one for one in cluster.handed_over() if one.job in rows]
     under_way_ms = range(blow.wall_ms - WORK_MS + 500, blow.wall_ms)
     begun = {one.job for one in calls if one.pid == blow.pid and one.wall_ms in under_way_ms}
+    return [one for one in calls if one.job in begun]
+
+
+def _zombie_was_not_heard(cluster: Cluster, blow: Blow) -> None:
+    """What was under way when it was frozen was begun again by others, and the store has their word for it."""
+    rows, calls = cluster.rows(SLOW), _frozen_calls(cluster, blow)
+    begun = {one.job for one in calls}
     heard = {int((rows[job][1] or "").split()[-1]) for job in begun}
     awake_ms = blow.until_ms or 0
-    both = [one for one in calls if one.job in begun and one.wall_ms < awake_ms < one.wall_ms + WORK_MS]
+    both = [one for one in calls if one.wall_ms < awake_ms < one.wall_ms + WORK_MS]
     print(f"{len(begun)} slow calls were frozen, {len(both)} of others not over when it woke; heard from {heard}")
     assert both
     assert blow.pid not in heard

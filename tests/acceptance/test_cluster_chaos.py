@@ -34,13 +34,12 @@ class Fates:
         self.nodes[place] = deed(self.nodes[place]) or self._cluster.node(self._configs[place])
 
     def kill(self, node: Node) -> None:
-        self.blows.append(node.kill())
+        self.blows += self._cluster.kill(node)
 
     def freeze(self, node: Node) -> Node:
-        frozen_ms = now_ms()
-        node.freeze()
+        (blow,) = self._cluster.freeze(node)
         time.sleep(random.uniform(0, 2 * LEASE_MS / 1000))
-        self.blows.append(Blow(node.pid, frozen_ms, now_ms()))
+        self.blows.append(blow._replace(until_ms=now_ms()))
         node.thaw()
         return node
 

@@ -205,7 +205,7 @@ def _run(stream: Stream, done: int) -> None:
 # On time
 
 URGENT_MS = 200
-LATE_MS, TOO_LATE_MS = 20, 1000
+LATE_MS, TOO_LATE_MS = 100, 3000
 """What the median of urgent jobs may be late by, and any of them on a machine that has other work."""
 
 

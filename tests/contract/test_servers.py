@@ -9,10 +9,11 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.store import open_store, server_driver
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.tables import CHANGED
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.testing import StoreContract
 from tests.contract.test_statements import StatementsContract
-from tests.services.databases import connect, fresh_database, kill_connections
+from tests.services.databases import connect, fresh_database, kill_connections, kind_of
 
 pytestmark = pytest.mark.servers
 
@@ -32,11 +33,11 @@ def postgres_for_all() -> Iterator[str]:
         yield url
 
 
-def emptied(url: str, schema: str) -> str:
+def emptied(url: str) -> str:
     """The database without any app, as after its first migration."""
     kill_connections(url)
     with closing(connect(url)) as connection, closing(connection.cursor()) as cursor:
-        cursor.execute(TABLES.format(schema=schema))
+        cursor.execute(TABLES.format(schema="DATABASE()" if kind_of(url) == "mariadb" else "current_schema()"))
         tables = [row[0] for row in cursor.fetchall()]
         others = [name for name in tables if not name.startswith("scheduler_")]
         if others:
@@ -45,7 +46,7 @@ def emptied(url: str, schema: str) -> str:
             if name.startswith("scheduler_") and name != "scheduler_schema":
                 cursor.execute(f"DELETE FROM {name}")
         if tables:
-            cursor.execute("UPDATE scheduler_schema SET tables = tables + 1")
+            cursor.execute(CHANGED)
     return url
 
 
@@ -63,13 +64,13 @@ class ServerStatements(StatementsContract):
 class TestMariaStatements(ServerStatements):
     @pytest.fixture
     def url(self, mariadb_for_all: str) -> str:
-        return emptied(mariadb_for_all, "DATABASE()")
+        return emptied(mariadb_for_all)
 
 
 class TestPostgresStatements(ServerStatements):
     @pytest.fixture
     def url(self, postgres_for_all: str) -> str:
-        return emptied(postgres_for_all, "current_schema()")
+        return emptied(postgres_for_all)
 
 
 class ServerStore(StoreContract):
@@ -84,10 +85,10 @@ class ServerStore(StoreContract):
 class TestMariaStore(ServerStore):
     @pytest.fixture(autouse=True)
     def place(self, mariadb_for_all: str) -> None:
-        self.url = emptied(mariadb_for_all, "DATABASE()")
+        self.url = emptied(mariadb_for_all)
 
 
 class TestPostgresStore(ServerStore):
     @pytest.fixture(autouse=True)
     def place(self, postgres_for_all: str) -> None:
-        self.url = emptied(postgres_for_all, "current_schema()")
+        self.url = emptied(postgres_for_all)

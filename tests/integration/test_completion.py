@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from infinite_scheduler import SyncClient
+from tests.command import run_here
 
 PROGRAM = "infinite-scheduler"
 COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps", "migrate", "topics", "ingest", "dlq"}
@@ -19,15 +20,7 @@ NO_DETECTION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # then --s
 def run(folder: Path, *arguments: str, **env: str) -> str:
     """The output of a command that must succeed without a word on stderr."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "infinite_scheduler", *arguments],
-        check=False,
-        cwd=folder,
-        env=clean | env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_here(arguments, folder, clean | env)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout

@@ -108,7 +108,8 @@ def test_a_restart_goes_on_where_it_stopped(kafka_servers: str, fresh_topic: Mak
     assert sms.jobs.empty()
 
 
-def test_a_broker_that_is_away_holds_nobody_up(servers: str, url: str) -> None:
+def test_a_broker_that_is_away_holds_nobody_up(servers: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._LEAVE_S", 1.0)
     sms = Inbox()
     write(servers, "there", [request("sms", {"phoneNumber": "+1", "message": "by topic"})])
     there = KafkaIngestConfig(bootstrap_servers=servers, topic="there", group_id="there", dlq_topic=None)
@@ -118,8 +119,7 @@ def test_a_broker_that_is_away_holds_nobody_up(servers: str, url: str) -> None:
     with manager:
         assert time.monotonic() - began < 5
         manager.schedule_job("sms", {"phoneNumber": "+1", "message": "by call"}, "now")
-        assert sms.next()["message"] == "by call"
-        assert sms.next()["message"] == "by topic"
+        assert {sms.next()["message"] for _ in range(2)} == {"by call", "by topic"}
         away, near = manager.kafka_ingest_consumers
         until(lambda: manager._scheduler.counters.snapshot()["gauges"]["ingest_ready"] == 1)
         assert (away.is_running, near.is_running) == (True, True)

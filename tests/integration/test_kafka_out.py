@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,12 @@ async def test_a_message_above_all_limits_fails(kafka_servers: str, fresh_topic:
     assert [type(outcome) for outcome in outcomes] == [Failed, Failed, Done]
 
 
+SOON = {"topic.metadata.propagation.max.ms": 500}
+"""A topic that is missing is said to be missing."""
+
+
 async def test_a_topic_that_is_missing_is_named_and_tried_again(kafka_servers: str) -> None:
-    async with running(KafkaHandler(kafka_servers, "never-made", timeout_ms=20_000)) as handler:
+    async with running(KafkaHandler(kafka_servers, "never-made", timeout_ms=20_000, properties=SOON)) as handler:
         (error,) = await handed_over(handler, job())
     assert f"topic 'never-made' does not exist on {kafka_servers}: make it" in str(error)
     assert error.retryable
@@ -120,7 +125,7 @@ async def test_a_topic_that_is_made_late_gets_its_jobs(kafka_servers: str, tmp_p
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", observers=[hears_of_failures(failed)])
     scheduler.add_app(
         "sms",
-        KafkaHandler(kafka_servers, topic, timeout_ms=20_000),
+        KafkaHandler(kafka_servers, topic, timeout_ms=20_000, properties=SOON),
         retry=RetryPolicy(delays=["100ms"], max_attempts=20),
     )
     async with scheduler:
@@ -147,7 +152,7 @@ async def test_a_wrong_password_is_told_without_it(guarded_kafka: GuardedKafka) 
     told = {**guarded_kafka.options, "sasl.password": "wr0ng-s3cret"}
     servers = told.pop("bootstrap.servers")
     own = {name: value for name, value in told.items() if name.startswith(("sasl.", "security."))}
-    async with running(KafkaHandler(KafkaOptions(servers, own), "guarded", timeout_ms=3000)) as handler:
+    async with running(KafkaHandler(KafkaOptions(servers, own), "guarded", timeout_ms=4500)) as handler:
         (error,) = await handed_over(handler, job())
     assert error.retryable
     assert "refuses the login" in str(error)
@@ -156,21 +161,21 @@ async def test_a_wrong_password_is_told_without_it(guarded_kafka: GuardedKafka) 
 
 async def test_a_broker_that_restarts_in_the_middle_loses_nothing_and_doubles_nothing(private_kafka: Kafka) -> None:
     await asyncio.to_thread(make_topic, private_kafka.url, "out", 3)
-    jobs = [job(n) for n in range(20_000)]
+    numbers = count()
+    outcomes: list[Any] = []
+    longest_s = 0.0
     async with running(KafkaHandler(private_kafka.url, "out", value="data", timeout_ms=60_000)) as handler:
-        first = await handed_over(handler, *jobs[:100])
-        restart = asyncio.create_task(asyncio.to_thread(private_kafka.restart))
-        rest: list[Any] = []
-        longest_s = 0.0
-        for start in range(100, len(jobs), 100):
+        restart: asyncio.Task[None] | None = None
+        while restart is None or not restart.done():
             began = time.monotonic()
-            rest += await handed_over(handler, *jobs[start : start + 100])
+            outcomes += await handed_over(handler, *(job(number) for number in islice(numbers, 100)))
             longest_s = max(longest_s, time.monotonic() - began)
+            restart = restart or asyncio.create_task(asyncio.to_thread(private_kafka.restart))
         await restart
     assert longest_s > 1  # some were under way when it went away
-    assert Counter(map(type, [*first, *rest])) == {Done: len(jobs)}
+    assert Counter(map(type, outcomes)) == {Done: len(outcomes)}
     found = Counter(json.loads(each.value)["n"] for each in await found_in(private_kafka.url, "out"))
-    assert found == Counter(range(len(jobs)))
+    assert found == Counter(range(len(outcomes)))
 
 
 async def test_a_node_goes_on_after_kafka_was_away_for_longer_than_a_message_may_wait(
@@ -191,8 +196,8 @@ async def test_a_node_goes_on_after_kafka_was_away_for_longer_than_a_message_may
         await asyncio.to_thread(private_kafka.start)
         for one in accepted:
             assert (await scheduler.wait(one.id, timeout="60s")).status == "done"
-    found = Counter(json.loads(each.value)["jobParams"]["n"] for each in await found_in(private_kafka.url, "out"))
-    assert found == Counter(range(20))
+    found = {json.loads(each.value)["jobParams"]["n"] for each in await found_in(private_kafka.url, "out")}
+    assert found == set(range(20))  # one whose time was over may be there twice
 
 
 async def test_an_sms_goes_from_the_producers_topic_to_the_senders(

@@ -400,11 +400,11 @@ asyncio.run(main())
         await scheduler.start()
         first = await scheduler.schedule("mail", 1, delay=0)
         await scheduler.wait(first.id, timeout=BOUND_S)
-        await scheduler.schedule("mail", 2, delay="2s")
+        await scheduler.schedule("mail", 2, delay="1500ms")
         path.unlink()
         with pytest.raises(StoreBroken, match="was deleted or replaced while in use"):
             await scheduler.schedule("mail", 3, delay=0)
-        await asyncio.sleep(2.5)  # the moment of the second job has passed, and the lease long before it
+        await asyncio.sleep(2)  # the moment of the second job has passed, and the lease long before it
         assert fired == [1]
         assert not await scheduler.stop()
 
@@ -498,10 +498,13 @@ class TestSessions:
             monkeypatch.setattr(sqlite_checkpoint, name, value)
         database = await opened(path)
         session = await registered(database)
-        for n in range(100):
+        began, times, n = time.monotonic(), 0, 0
+        while times <= 2:
+            assert time.monotonic() - began < BOUND_S, f"it did {times} times"
+            n += 1
             await add(session, [new_row(NOW + (n * 37 + m * 997) % DAY_MS, payload=b"1" * 400) for m in range(100)])
-        header = Path(f"{path}-wal").read_bytes()[:16]
-        assert int.from_bytes(header[12:], "big") > 2  # how often it did, as SQLite counts
+            with Path(f"{path}-wal").open("rb") as log:
+                times = int.from_bytes(log.read(16)[12:], "big")  # as SQLite counts
         await database.close()
 
     async def test_on_a_small_disk_the_log_leaves_space_for_the_database(
@@ -516,10 +519,19 @@ class TestSessions:
                 return 512 - Path(f"{path}-wal").stat().st_size // self.f_frsize
 
         monkeypatch.setattr("os.statvfs", lambda _: Disk())
+        moving, checkpoint = threading.Lock(), sqlite_checkpoint.checkpoint
+
+        def moved(connection: sqlite3.Connection) -> int | None:
+            with moving:
+                return checkpoint(connection)
+
+        monkeypatch.setattr(sqlite_checkpoint, "checkpoint", moved)
         database = await opened(path)
         session = await registered(database)
         for n in range(500):
             await add(session, [new_row(NOW + 20 * n + i) for i in range(20)])
+            with moving:
+                pass  # a slow disk has its time
         assert Path(f"{path}-wal").stat().st_size < 4 << 20  # with space for all of it, it would be 10 MB
         await database.close()
 
@@ -533,11 +545,11 @@ class TestSessions:
                 await asyncio.sleep(0.01)
 
     async def test_no_thread_or_file_is_left_after_close(self, path: Path) -> None:
-        before = threading.active_count()
+        before = set(threading.enumerate())
         database = await opened(path)
         await add(await registered(database), [new_row()])
         await database.close()
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
         assert not Path(f"{path}-wal").exists()
 
 
@@ -567,9 +579,8 @@ class TestTurns:
     ) -> None:
         with Path(f"{path}-nodes", "turn").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            began = time.monotonic()
-            await add(session, [row := new_row()])
-            assert time.monotonic() - began < 2
+            async with asyncio.timeout(BOUND_S):
+                await add(session, [row := new_row()])
         assert len(await session.read(lambda tx: tx.read_jobs(SMS, [row.key]))) == 1
 
     async def test_without_the_file_of_turns_writing_goes_on(self, session: Session, path: Path) -> None:

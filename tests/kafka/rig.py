@@ -54,6 +54,7 @@ class BadDays(Inbox):
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self.away = False
+        self.refused = 0  # how often it was asked while it was away
         self.lost_answers = 0
         self.stumble: Callable[[Sequence[JobSpec]], Exception | None] = lambda specs: None
         self.gate: asyncio.Event | None = None  # takes wait for it
@@ -108,6 +109,7 @@ class BadDays(Inbox):
 
     def _check(self) -> None:
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the store is away")
 
 
@@ -159,8 +161,7 @@ class Rig:
         return door
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.stop()
+        await asyncio.gather(*(door.stop() for door in self._doors))
         await self._client.close()
 
     async def send(self, values: Iterable[bytes | str | None], topic: str | None = None, **more: Any) -> None:
@@ -171,15 +172,18 @@ class Rig:
 
     def numbers(self, app: str = "sms") -> Counter[int]:
         """The `n` of every job in the store, and how often it is there."""
+        return Counter(json.loads(row)["n"] for (row,) in self._rows("job_data", app))
+
+    def count(self, app: str = "sms") -> int:
+        """How many jobs are in the store: cheap enough to be asked while doors are at work in this process."""
+        return sum(row[0] for row in self._rows("COUNT(*)", app))
+
+    def _rows(self, what: str, app: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"file:{self._file}?mode=ro", uri=True)) as connection:
-            tables = [
-                row[0]
-                for row in connection.execute(
-                    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE ?", (f"{app}_scheduled_jobs%",)
-                )
-            ]
-            rows = [row[0] for table in tables for row in connection.execute(f"SELECT job_data FROM {table}")]
-        return Counter(json.loads(row)["n"] for row in rows)
+            tables = connection.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE ?", (f"{app}_scheduled_jobs%",)
+            ).fetchall()
+            return [row for (table,) in tables for row in connection.execute(f"SELECT {what} FROM {table}")]
 
     async def letters(self, **query: Any) -> Sequence[DeadLetter]:
         found = await self.store.inbox().letters(LetterQuery(oldest_first=True, limit=1000, **query))
@@ -193,7 +197,7 @@ class Rig:
         """Wait until the store has these jobs; each must be there once, and no other."""
         wanted = Counter(set(numbers))
         try:
-            await until(lambda: len(self.numbers()) >= len(wanted), within_s)
+            await until(lambda: self.count() >= len(wanted), within_s)
         finally:
             missing = wanted - self.numbers()
             assert not missing, f"{len(missing)} are missing, such as {sorted(missing)[:5]}"

@@ -2,16 +2,44 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
+from infinite_scheduler.ingest.dead_letters import DeadLetterSender
+from infinite_scheduler.ingest.door import TopicDoor
+from infinite_scheduler.ingest.status import look
+from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.observe import events
-from tests.kafka.rig import Rig, message, messages, rig, until
+from tests.kafka.rig import PATIENCE_S, Rig, message, messages, rig, until
 from tests.services.kafka import GuardedKafka, Kafka
-from tests.services.topics import MakeTopic, fresh_topics, make_topic, write
+from tests.services.topics import MakeTopic, fresh_topics, grow_topic, make_topic, until_usable, write
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doors that look often whether their topic can be read."""
+    monkeypatch.setattr("infinite_scheduler.ingest.lookout.PROBE_MS", 100)
+    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 1000)
+    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._PROBE_S", 0.5)
+
+
+async def probed(door: TopicDoor, times: int) -> None:
+    """Wait until the door has looked so often, and the event loop has heard of it."""
+    probe, looks = door._consumer.probe, 0
+
+    def counted() -> None:
+        nonlocal looks
+        probe()
+        looks += 1
+
+    door._consumer.probe = counted  # type: ignore[method-assign]
+    await until(lambda: looks > times)
+
+
+@pytest.mark.usefixtures("hasty")
 async def test_brokers_that_cannot_be_reached_are_told_once_and_tried_for_ever(tmp_path: Path) -> None:
     async with rig(tmp_path, "127.0.0.1:1", "jobs") as away:
         door = away.door()
@@ -20,7 +48,7 @@ async def test_brokers_that_cannot_be_reached_are_told_once_and_tried_for_ever(t
         assert time.monotonic() - began < 1
         assert door.is_running
         await until(lambda: away.heard(events.TopicAway))
-        await asyncio.sleep(3)
+        await probed(door, 2)
         (told,) = away.heard(events.TopicAway)
         assert "127.0.0.1:1" in told.error
         assert "is it running there?" in told.error
@@ -28,6 +56,7 @@ async def test_brokers_that_cannot_be_reached_are_told_once_and_tried_for_ever(t
         assert "is it running there?" in str(door.problem)
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_there(
     tmp_path: Path, kafka_servers: str
 ) -> None:
@@ -37,11 +66,11 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_ther
             door = missing.door()
             door.start()
             await until(lambda: missing.heard(events.TopicAway))
-            await asyncio.sleep(2.5)
+            await probed(door, 3)
             (told,) = missing.heard(events.TopicAway)
             assert f"topic '{topic}' does not exist" in told.error
             assert not door.ready
-            make_topic(kafka_servers, topic, partitions=2)
+            await asyncio.to_thread(make_topic, kafka_servers, topic, partitions=2)
             await missing.send(messages(range(20)))
             await missing.has(range(20))
             await until(lambda: door.ready)
@@ -50,15 +79,12 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_ther
 
 
 async def test_partitions_that_are_added_are_read(real: Rig) -> None:
-    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
-
-    door = await real.started()
-    admin = AdminClient({"bootstrap.servers": str(real.servers)})
-    await asyncio.to_thread(admin.create_partitions([NewPartitions(real.topic, 8)])[real.topic].result)
-    await until(lambda: len(door.lag) == 8)
-    await real.send(messages(range(80)))
+    await real.started()
+    await asyncio.to_thread(grow_topic, real.servers, real.topic, 8)
+    for partition in range(8):
+        await real.send(messages(range(10 * partition, 10 * partition + 10)), partition=partition)
     await real.has(range(80))
-    assert set(await real.places()) == set(range(8))
+    assert await real.places() == dict.fromkeys(range(8), 10)
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["while it is read", "between two starts"])
@@ -68,6 +94,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
     from confluent_kafka.admin import AdminClient
 
     monkeypatch.setattr("infinite_scheduler.ingest.lookout.WATCH_MS", 500)
+    monkeypatch.setattr("infinite_scheduler.ingest.topic_watch._WAIT_MS", 20_000)  # a broker may be slow to tell
     topic = fresh_topic("anew", partitions=1)
     async with rig(tmp_path, kafka_servers, topic) as anew:
         await anew.send(messages(range(5)))
@@ -100,60 +127,93 @@ def _make_again(servers: str, topic: str) -> None:
     raise TimeoutError(f"{topic} cannot be made again")
 
 
-async def test_a_broker_that_is_restarted_costs_time_only(tmp_path: Path, private_kafka: Kafka) -> None:
-    with fresh_topics(private_kafka.url) as make:
-        async with rig(tmp_path, private_kafka.url, make("jobs", partitions=3), make("dlq")) as bumpy:
-            door = await bumpy.started()
-            await bumpy.send([*messages(range(100)), "bad 1"])
-            await bumpy.has(range(100))
-            await asyncio.to_thread(private_kafka.stop)
-            await until(lambda: bumpy.heard(events.TopicAway))
-            assert not door.ready
-            await asyncio.to_thread(private_kafka.start)
-            await bumpy.send([*messages(range(100, 200)), "bad 2"])
-            await bumpy.has(range(200), within_s=60)
-            await until(lambda: door.metrics["messagesSentToDLQ"] == 2, 60)
-            await until(lambda: bumpy.heard(events.TopicBack))
-            assert door.ready
-            assert (len(bumpy.heard(events.TopicAway)), len(bumpy.heard(events.TopicBack))) == (1, 1)
-
-
-async def test_a_door_can_be_shut_while_the_broker_is_away(tmp_path: Path, private_kafka: Kafka) -> None:
-    with fresh_topics(private_kafka.url) as make:
-        async with rig(tmp_path, private_kafka.url, make("jobs", partitions=3), make("dlq")) as bumpy:
-            door = await bumpy.started()
-            await bumpy.send([*messages(range(10)), "bad"])
-            await bumpy.has(range(10))
-            await asyncio.to_thread(private_kafka.kill)
-            await until(lambda: bumpy.heard(events.TopicAway))
-            began = time.monotonic()
-            await door.stop()
-            assert time.monotonic() - began < 10
-            assert not door.is_running
+async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_be_shut_meanwhile(
+    tmp_path: Path, private_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 2500)
+    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._LEAVE_S", 1.0)
+    monkeypatch.setattr(DeadLetterSender, "stop", partialmethod(DeadLetterSender.stop, timeout_s=1.0))
+    (tmp_path / "other").mkdir()
+    make_topic(private_kafka.url, "jobs", partitions=3)
+    make_topic(private_kafka.url, "dlq")
+    async with (
+        rig(tmp_path, private_kafka.url, "jobs", "dlq") as bumpy,
+        rig(tmp_path / "other", private_kafka.url, "jobs", "dlq") as other,
+    ):
+        door, leaving = await bumpy.started(properties={"session.timeout.ms": 2000}), await other.started()
+        await bumpy.send([*messages(range(100)), "bad 1"])
+        for each in (bumpy, other):
+            await each.has(range(100))
+        await asyncio.to_thread(private_kafka.kill)
+        leaving._consumer.say({0: 1})  # librdkafka would wait for ever to get rid of it
+        for each in (bumpy, other):
+            await until(lambda each=each: each.heard(events.TopicAway))  # type: ignore[misc]
+        assert not door.ready
+        async with asyncio.timeout(10):
+            await leaving.stop()
         await asyncio.to_thread(private_kafka.start)
+        await asyncio.to_thread(until_usable, private_kafka.url, "jobs", 3)
+        await bumpy.send([*messages(range(100, 200)), "bad 2"])
+        await bumpy.has(range(200), within_s=60)
+        await until(lambda: door.metrics["messagesSentToDLQ"] == 2, 60)
+        await until(lambda: bumpy.heard(events.TopicBack))
+        assert door.ready
+        assert (len(bumpy.heard(events.TopicAway)), len(bumpy.heard(events.TopicBack))) == (1, 1)
 
 
-async def test_only_what_a_transaction_has_committed_is_read(real: Rig) -> None:
+async def transactions(real: Rig, numbers: Iterable[int], partition: int = 0) -> None:
+    """Each number in a transaction of its own: the odd ones are committed, the even ones aborted."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": str(real.servers), "transactional.id": real.topic})
     await asyncio.to_thread(producer.init_transactions, 20)
-    for number in range(6):
+    for number in numbers:
         producer.begin_transaction()
-        producer.produce(real.topic, message(number), partition=0)
+        producer.produce(real.topic, message(number), partition=partition)
+        producer.flush(20)  # else what is aborted would not even be there
         await asyncio.to_thread(producer.commit_transaction if number % 2 else producer.abort_transaction, 20)
+
+
+async def test_only_what_a_transaction_has_committed_is_read(real: Rig) -> None:
+    await transactions(real, range(6))
     await real.started()
     await real.has([1, 3, 5])
     assert not await real.letters()
 
 
+async def test_marks_of_transactions_are_no_lag(real: Rig) -> None:
+    """Behind the last message are two marks and an aborted one, and partition 1 has nothing else."""
+    await transactions(real, [1, 2])
+    await transactions(real, [4], partition=1)
+    door = await real.started()
+    await real.has([1])
+    await until(lambda: set(door.lag.values()) == {0})
+    assert {partition: place for partition, place in (await real.places()).items() if place} == {0: 4, 1: 2}
+    status = await look(real.config(), real.inbox)
+    assert (status.lag, status.ready) == (0, True)
+    await until_it_has({0: 4, 1: 2}, lambda: Admin(real.config().options).committed(real.group, real.topic))
+    await transactions(real, [5, 7, 8])
+    await real.has([1, 5, 7])
+    await until_it_has({0: 10, 1: 2}, real.places)
+    assert not real.heard(events.PlacesOvertaken)
+
+
+async def until_it_has(wanted: Mapping[int, int], ask: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
+    """Wait until these partitions are there, by whom is asked."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted.items() <= (found := await ask()).items():
+        assert time.monotonic() < deadline, f"it has {found}"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("hasty")
 async def test_missing_rights_are_told_with_what_to_change(tmp_path: Path, guarded_kafka: GuardedKafka) -> None:
     with fresh_topics(guarded_kafka.options) as make:
         async with rig(tmp_path, guarded_kafka.options_of("guest"), make("jobs")) as guest:
             door = guest.door()
             door.start()
             await until(lambda: guest.heard(events.TopicAway))
-            await asyncio.sleep(2.5)
+            await probed(door, 10)
             (told,) = guest.heard(events.TopicAway)
             assert "not allowed to use" in told.error
             assert "give this user the right" in told.error
@@ -196,7 +256,10 @@ async def test_a_message_of_ten_megabytes_is_kept_and_the_next_ones_go_on(
         await until(lambda: large.heard(events.DeadLettersRefused))
 
 
-async def test_the_broker_inside_of_librdkafka_will_do(tmp_path: Path, mock_kafka: str) -> None:
+async def test_the_broker_inside_of_librdkafka_will_do(
+    tmp_path: Path, mock_kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.topic_watch._WAIT_MS", 200)  # it does not tell which topic it is
     async with rig(tmp_path, mock_kafka, "jobs", "dlq") as inside:
         await inside.send([*messages(range(50)), "bad"])
         door = await inside.started()
@@ -206,6 +269,7 @@ async def test_the_broker_inside_of_librdkafka_will_do(tmp_path: Path, mock_kafk
         await inside.send(messages(range(50, 60)))
         again = await inside.started()
         await inside.has(range(60))
+        await until(lambda: again.metrics["messagesReceived"])
         assert again.metrics["messagesReceived"] == 10, "what was taken before is read again"
 
 

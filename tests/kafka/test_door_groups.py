@@ -10,13 +10,13 @@ import pytest
 from infinite_scheduler.ingest.door import TopicDoor
 from infinite_scheduler.observe import events
 from tests.kafka.rig import Rig, message, messages, until
+from tests.services.topics import delete_topics, make_topic, read
 from tests.unit.test_wire import Deaf
 
 
 async def share(*doors: TopicDoor) -> None:
     """Wait until the doors have the six partitions among them."""
-    await until(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
-    await until(lambda: all(door.lag for door in doors))
+    await until(lambda: all(door.ready and door.lag for door in doors) and sum(len(door.lag) for door in doors) == 6)
 
 
 async def test_two_doors_share_the_partitions(real: Rig) -> None:
@@ -41,15 +41,39 @@ async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
     assert not real.heard(events.PlacesOvertaken)
 
 
+async def test_two_doors_send_letters_that_have_waited_for_their_topic_once(
+    real: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.dead_letters.LEFT_MS", 300)
+    monkeypatch.setattr("infinite_scheduler.ingest.dead_letters.LOOK_MS", 100)
+    real.dlq_topic = f"{real.dlq_topic}-later"
+    soon = {"topic.metadata.propagation.max.ms": 500}  # until it is said to be missing
+    one, two = await real.started(properties=soon), await real.started(properties=soon)
+    await share(one, two)
+    for partition in range(6):
+        await real.send([f"bad {partition}.{number}" for number in range(5)], partition=partition)
+    await until(lambda: len(real.heard(events.DeadLettersWait)) >= 2)
+    await asyncio.to_thread(make_topic, real.servers, real.dlq_topic)
+    try:
+        await until(lambda: one.metrics["messagesSentToDLQ"] + two.metrics["messagesSentToDLQ"] == 30)
+        assert one.metrics["messagesSentToDLQ"]
+        assert two.metrics["messagesSentToDLQ"]
+        found = await asyncio.to_thread(read, real.servers, real.dlq_topic)
+        assert len(found) == len({record.value for record in found}) == 30
+    finally:
+        await asyncio.to_thread(delete_topics, real.servers, real.dlq_topic)
+
+
 async def test_joins_and_leaves_under_load_lose_and_repeat_nothing(real: Rig) -> None:
     total, steps = 6000, 12
-    doors = [await real.started()]
+    forgotten = {"session.timeout.ms": 2000}  # so soon the group does without one that left before it had joined
+    doors = [await real.started(properties=forgotten)]
     dice = random.Random(5)
     for step in range(steps):
         begin = step * total // steps
         await real.send(messages(range(begin, begin + total // steps)))
         if len(doors) < 3 and dice.random() < 0.6:
-            doors.append(real.door())
+            doors.append(real.door(properties=forgotten))
             doors[-1].start()
         elif len(doors) > 1:
             await doors.pop(dice.randrange(len(doors))).stop()
@@ -84,12 +108,14 @@ async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
     two.start()
     await until(lambda: two.metrics["messagesReceived"] >= 200)  # the second has some of its partitions
     slow.able = True
+    one._patience._nap.set()  # it waits longer each time: too long for this test
     await real.has(range(600))
     await share(one, two)
     assert not real.heard(events.PlacesOvertaken)
 
 
-async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig) -> None:
+async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.2)
     one = await real.started()
     real.inbox.gate = gate = asyncio.Event()
     for partition in range(6):
@@ -107,15 +133,13 @@ async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig) -> 
 
 async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_nothing(real: Rig) -> None:
     """Its membership ends while it waits for the store: what it asks for then meets places that have moved."""
-    one = await real.started()
+    one = await real.started(properties={"session.timeout.ms": 2000})
     real.inbox.gate = gate = asyncio.Event()
     await real.send(messages(range(100)))
     await until(lambda: real.inbox.waiting)
     real.inbox.gate = None
     one._consumer.linger = lambda: None  # type: ignore[method-assign]  # frozen
-    consumer = one._consumer._client
-    assert consumer is not None
-    consumer.unsubscribe()
+    one._client.it.unsubscribe()
     two = await real.started()
     await until(lambda: two.metrics["messagesReceived"] == 100, 30)
     gate.set()
@@ -134,8 +158,11 @@ async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
     assert one.metrics["duplicatesSkipped"] + two.metrics["duplicatesSkipped"] == 5
 
 
-@pytest.mark.parametrize("away_s", [0.2, 3.0])
-async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(real: Rig, away_s: float) -> None:
+@pytest.mark.parametrize("given", [False, True], ids=["until it begins", "until partitions are given"])
+async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(
+    real: Rig, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.2)
     one = await real.started()
     await real.send(messages(range(300)))
     await real.has(range(300))
@@ -143,7 +170,7 @@ async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(real: Rig, 
     await real.send(messages(range(300, 900)))
     two = real.door()
     two.start()
-    await asyncio.sleep(away_s)
+    await until(lambda: real.heard(events.IngestPaused) and (two.lag or not given))
     real.inbox.away = False
     await real.has(range(900))
     await share(one, two)
@@ -157,4 +184,4 @@ async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
     await until(lambda: all(door.ready for door in doors), 40)
     await real.send(messages(range(60)))
     await real.has(range(60))
-    assert all(door.ready for door in doors)
+    await until(lambda: all(door.ready for door in doors))

@@ -16,6 +16,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._cut_after: bytes | None = None
+        self._hush_at: bytes | None = None
+        self._turn = threading.Lock()
         self._loud = threading.Event()
         self._loud.set()
         self._closed = False
@@ -37,6 +39,10 @@ class Proxy:
     def fall_silent(self) -> None:
         """Forward nothing more, in either direction, and close nothing: as a network does that has lost its way."""
         self._loud.clear()
+
+    def hush_at(self, words: bytes) -> None:
+        """Fall silent at the next message with these words: it is not handed on."""
+        self._hush_at = words
 
     def speak(self) -> None:
         self._loud.set()
@@ -85,14 +91,25 @@ class Proxy:
             if source is server:
                 client.sendall(data)
                 continue
-            words = self._cut_after
+            if self._hush_at and self._hush_at in data:
+                self._hush_at = None
+                self._loud.clear()
+                self._loud.wait()
+            is_last = self._has_the_words(data)
             server.sendall(data)
-            if words and words in data:
-                self._cut_after = None
+            if is_last:
                 server.recv(1 << 16)
                 self.cuts += 1
                 return False
         return True
+
+    def _has_the_words(self, data: bytes) -> bool:
+        """Is this what a connection is to be cut after? One message is, however many have the words at once."""
+        with self._turn:
+            found = self._cut_after is not None and self._cut_after in data
+            if found:
+                self._cut_after = None
+            return found
 
 
 def _end(sock: socket.socket) -> None:

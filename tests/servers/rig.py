@@ -8,6 +8,7 @@ from typing import Any
 
 from infinite_scheduler import Job, NewJob, Scheduler
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.model import JobId
 from infinite_scheduler.observe.events import Event
 
 APP = "work"
@@ -54,6 +55,11 @@ class Rig:
             assert time.monotonic() < deadline, f"not everything is done: {found}"
             await asyncio.sleep(0.05)
 
+    async def loaded(self) -> None:
+        """Wait until what was added last is in the memory of the node, which had nothing there before."""
+        gauges = self.scheduler.counters
+        await until(lambda: gauges.snapshot()["gauges"]["bytes_held"] > 0, "the jobs are loaded")
+
     @property
     def shards_owned(self) -> int:
         return int(self.scheduler.counters.snapshot()["node"]["shards_owned"])
@@ -67,3 +73,9 @@ async def until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE
     while not holds():
         assert time.monotonic() < deadline, f"never came: {what}"
         await asyncio.sleep(0.01)
+
+
+async def overdue(ids: Sequence[str], by_s: float = 1) -> None:
+    """Wait until the moment of these jobs is past, and a while longer."""
+    due_s = max(JobId.parse(job).due_ms for job in ids) / 1000
+    await asyncio.sleep(max(0, due_s + by_s - time.time()))

@@ -12,6 +12,11 @@ from tests.unit.test_engine_rules import NEEDED
 pytestmark = pytest.mark.servers
 
 
+@pytest.fixture
+def url(emptied_url: str) -> str:
+    return emptied_url
+
+
 @pytest.fixture(autouse=True)
 def server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes share a database on this server."""

@@ -53,6 +53,11 @@ def engine_of(url: str) -> sa.Engine:
 
 
 @pytest.fixture
+def url(emptied_url: str) -> str:
+    return emptied_url
+
+
+@pytest.fixture
 async def shop(url: str) -> AsyncIterator[Shop]:
     shop = Shop(url)
     execute(shop.url, "CREATE TABLE orders (item VARCHAR(20))")

@@ -135,10 +135,10 @@ def judge_tables(world: World, waiting: Set[str], now_ms: int) -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
-async def test_a_month_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
+async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
     world = World(lambda: InlineServer(url), StoreLimits())
-    await live(world)
+    await live(world, days=21)
 
 
 @pytest.mark.servers
@@ -146,7 +146,7 @@ async def test_a_month_on_a_server(place: str, request: pytest.FixtureRequest) -
 async def test_some_days_on_a_server_with_a_table_for_every_hour(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
     world = World(lambda: InlineServer(url), StoreLimits(tables="hourly", retention_ms=DAY_MS))
-    await live(world, days=6)
+    await live(world, days=5)
 
 
 async def test_a_month_on_sqlite(tmp_path: Path) -> None:
@@ -154,6 +154,7 @@ async def test_a_month_on_sqlite(tmp_path: Path) -> None:
     await live(world)
 
 
-async def test_a_month_with_a_table_for_every_hour(tmp_path: Path) -> None:
-    world = World(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), StoreLimits(tables="hourly"))
-    await live(world)
+async def test_ten_days_with_a_table_for_every_hour(tmp_path: Path) -> None:
+    limits = StoreLimits(tables="hourly", retention_ms=DAY_MS)
+    world = World(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), limits)
+    await live(world, days=10)

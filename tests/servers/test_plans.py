@@ -11,6 +11,7 @@ from infinite_scheduler.store.base import AppInfo
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server.driver import Driver
+from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.statements import NewRow
 
 APP, TABLE, NOW = AppInfo(name="sms", shards=16, paused=False, created_ms=0), "sms_scheduled_jobs_20261116", 10**12
@@ -52,7 +53,7 @@ def spy(driver: Driver) -> Iterator[Spy]:
     cursor.execute(create_job_table(driver.dialect, TABLE))
     cursor.execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
     driver.dialect.insert_new(cursor, TABLE, INSERTED, [_inserted(row) for row in rows()])
-    driver.begin(cursor)
+    driver.begin(cursor, Patience(driver.waits.lock_s))
     yield Spy(cursor)
     connection.close()
 

@@ -18,10 +18,11 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.store import open_store, server_driver
 from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.sql.server import session
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from tests.servers.rig import Rig
-from tests.services.databases import connect, execute, kind_of, limited_user
+from tests.services.databases import connect, execute, kill_connections, kind_of, limited_user
 
 NO_STORE = 5
 BAD_INPUT = 2
@@ -61,10 +62,17 @@ async def test_an_unknown_host(url: str) -> None:
     await refused(changed(url, host="nohost.invalid"), StoreUnavailable, r"nobody knows this host .*check store\.url")
 
 
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port on which nobody listens, and that nobody else gets meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
 async def test_nothing_listens(url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    await refused(changed(url, port=port), StoreUnavailable, "nothing listens there")
+    with closed_port() as port:
+        await refused(changed(url, port=port), StoreUnavailable, "nothing listens there")
 
 
 async def test_a_missing_database(url: str) -> None:
@@ -106,21 +114,20 @@ async def test_a_user_who_may_only_read_can_look_and_is_told_what_is_missing(url
 
 
 def test_the_command_line_says_it_in_one_line_and_ends_with_its_code(url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    for address, code, words in (
-        (changed(url, port=port), NO_STORE, "nothing listens there"),
-        (changed(url, password="not-the-password"), BAD_INPUT, "refuses the user or the password"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "infinite_scheduler", "jobs", "list", "--store", address],
-            check=False, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
-        assert words in done.stderr
-        assert str(urlsplit(address).password) not in done.stderr
+    with closed_port() as port:
+        for address, code, words in (
+            (changed(url, port=port), NO_STORE, "nothing listens there"),
+            (changed(url, password="not-the-password"), BAD_INPUT, "refuses the user or the password"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "infinite_scheduler", "jobs", "list", "--store", address],
+                check=False, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == code, done.stderr
+            assert done.stderr.startswith("error: ")
+            assert done.stderr.count("\n") == 1
+            assert words in done.stderr
+            assert str(urlsplit(address).password) not in done.stderr
 
 
 @contextmanager
@@ -224,15 +231,21 @@ async def test_a_server_without_a_free_connection_says_so(url: str) -> None:
         assert re.search(r"too many connections|max_user_connections", text)
 
 
-async def test_a_connection_that_is_not_to_be_had_for_a_moment_is_tried_again(url: str) -> None:
+async def test_a_connection_that_is_not_to_be_had_for_a_moment_is_tried_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Rig(url).scheduler:
         pass
     with two_connections(url) as (limited, held):
         link = Link(server_driver(limited), TableMaker(server_driver(limited), allowed=False), "p")
         with pytest.raises(StoreUnavailable, match="takes no connection at the moment"):
             link.read(lambda tx: tx.read_apps())
-        freeing = threading.Timer(0.3, held.pop().close)
-        freeing.start()
+
+        def somebody_leaves(_: int) -> None:
+            if len(held) == 2:
+                kill_connections(url, urlsplit(limited).username)
+                held.pop().close()
+
+        monkeypatch.setattr(session, "_pause", somebody_leaves)
         assert len(link.read(lambda tx: tx.read_apps())) == 1
         link.close()
-        freeing.join()

@@ -22,6 +22,7 @@ from infinite_scheduler.store import open_store, server_driver
 from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from tests.periods import DAY_S, await_a_whole
 from tests.services.databases import execute, kill_connections, kind_of
 from tests.snippets import ROOT
 
@@ -74,6 +75,7 @@ def config(tmp_path: Path) -> Path:
 
 
 async def test_each_role_can_do_its_part_and_no_more(roles: Roles, config: Path) -> None:
+    await_a_whole(DAY_S)
     command = ["migrate", "--config", str(config), "--store", roles.owner, "--days", "1"]
     assert await asyncio.to_thread(run, command) == 0
     fired: list[str] = []

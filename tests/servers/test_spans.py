@@ -1,7 +1,7 @@
 """Tables for an hour each keep the same promises as tables for a day; an app keeps what it was made with."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from infinite_scheduler.testing.store_contract.looking import Looking
 from infinite_scheduler.testing.store_contract.scanning import Scanning
 from tests.contract.test_statements import StatementsContract
 from tests.services.databases import execute
+from tests.services.server import Kind
 
 HOUR_MS = 3_600_000
 HOURLY_LIMITS = StoreLimits(tables="hourly")
@@ -104,15 +105,15 @@ class HourlyServer(Accepting, Scanning, Looking):
 @pytest.mark.servers
 class TestHourlyMaria(HourlyServer):
     @pytest.fixture(autouse=True)
-    def place(self, mariadb_url: str) -> None:
-        self.url = mariadb_url
+    def place(self, kept_database: Callable[[Kind], str]) -> None:
+        self.url = kept_database("mariadb")
 
 
 @pytest.mark.servers
 class TestHourlyPostgres(HourlyServer):
     @pytest.fixture(autouse=True)
-    def place(self, postgres_url: str) -> None:
-        self.url = postgres_url
+    def place(self, kept_database: Callable[[Kind], str]) -> None:
+        self.url = kept_database("postgres")
 
 
 async def test_an_app_keeps_the_tables_it_was_made_with_and_the_log_says_so(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements, Update
 from tests.servers.rig import APP, PATIENCE_S, Rig, until
 
+pytestmark = pytest.mark.servers
+
 FAR = "2100-01-01T00:00:00Z"
 TEXTS = ("a", "A", "a ", " a", "á", "a\u0301", "ß", "ss", "😀", "😁", "\u200b", "a'b\"c\\d", "%s", "?", "\\0", "x" * 99)
 PAYLOADS = (
@@ -30,6 +32,11 @@ PAYLOADS = (
     json.dumps("'" * 1000).encode(),
     json.dumps("é" * 300_000, ensure_ascii=False).encode(),
 )
+
+
+@pytest.fixture
+def url(emptied_url: str) -> str:
+    return emptied_url
 
 
 def spec(app: str, payload: bytes, due_ms: int) -> JobSpec:

@@ -1,7 +1,7 @@
 """What tests ask for when they need a server; a pytest plugin."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,7 +10,9 @@ from tests.services.catalogue import NoServer, admin_url
 from tests.services.databases import fresh_database
 from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.server import Kind
-from tests.services.topics import MakeTopic, fresh_topics
+from tests.services.topics import MakeTopic, forget_everything, fresh_topics
+
+Broker = TypeVar("Broker", bound=Kafka)
 
 FIXTURES = {"mariadb_url", "postgres_url", "kafka_servers", "private_kafka", "guarded_kafka"}
 
@@ -41,15 +43,27 @@ def fresh_topic(kafka_servers: str) -> Iterator[MakeTopic]:
 
 
 @pytest.fixture
-def private_kafka() -> Iterator[Kafka]:
-    """A Kafka broker for one test alone, to stop, restart or kill. Takes 3 s."""
+def private_kafka(private_broker: Kafka) -> Iterator[Kafka]:
+    """A Kafka broker to stop, restart or kill, with nothing on it: no other test uses it meanwhile."""
+    yield from _emptied_after(private_broker)
+
+
+@pytest.fixture
+def guarded_kafka(guarded_broker: GuardedKafka) -> Iterator[GuardedKafka]:
+    """A Kafka broker that wants a password and lets a guest do nothing; no other test uses it meanwhile."""
+    yield from _emptied_after(guarded_broker)
+
+
+@pytest.fixture(scope="session")
+def private_broker() -> Iterator[Kafka]:
+    """What `private_kafka` is: started once, as that takes 3 s of both cores."""
     with private.private_kafka() as server:
         yield server
 
 
-@pytest.fixture
-def guarded_kafka() -> Iterator[GuardedKafka]:
-    """A Kafka broker that wants a password and lets a guest do nothing. Takes 3 s."""
+@pytest.fixture(scope="session")
+def guarded_broker() -> Iterator[GuardedKafka]:
+    """What `guarded_kafka` is."""
     with private.guarded_kafka() as server:
         yield server
 
@@ -61,6 +75,13 @@ def mock_kafka() -> Iterator[str]:
 
     with embedded_broker() as servers:
         yield servers
+
+
+def _emptied_after(broker: Broker) -> Iterator[Broker]:
+    """The broker as it is when it was just made, whatever the last test did to it."""
+    yield broker
+    broker.start()
+    forget_everything(broker.options)
 
 
 def _database(kind: Kind) -> Iterator[str]:

@@ -150,3 +150,71 @@ class GuardedKafka(Kafka):
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener, on loopback, asks nobody
         }
+
+
+class SafeKafka(Kafka):
+    """A broker that speaks TLS only. It has two certificates, from two authorities, and shows the first."""
+
+    AUTHORITIES = ("first", "second")
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return self.options_trusting(self._remembered().get("shown", self.AUTHORITIES[0]))
+
+    def options_trusting(self, authority: str) -> Mapping[str, str]:
+        """What a client is told that believes `first` or `second`."""
+        return {
+            "bootstrap.servers": self.url,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self._folder_of(authority) / "authority.pem"),
+        }
+
+    def show(self, authority: str) -> None:
+        """Show the certificate of this authority from now on, without a restart."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+        )
+
+        name = "listener.name.clients.ssl.keystore.location"
+        change = ConfigEntry(name, self._keystore(authority), incremental_operation=AlterConfigOpType.SET)
+        broker = ConfigResource("broker", "1", incremental_configs=[change])
+        admin = AdminClient({**self.options, "log_level": 0})
+        admin.incremental_alter_configs([broker])[broker].result()
+        self._remember(shown=authority)
+
+    def _folder_of(self, authority: str) -> Path:
+        return self.folder / "certificates" / authority
+
+    def _keystore(self, authority: str) -> str:
+        return str(self._folder_of(authority) / "broker.pem")
+
+    @property
+    def _authorities(self) -> Path:
+        return self.folder / "certificates" / "authorities.pem"
+
+    def _initialise(self, data: Path) -> None:
+        from tests.servers.certificates import make_certificates
+
+        known = []
+        for authority in self.AUTHORITIES:
+            self._folder_of(authority).mkdir(parents=True)
+            made = make_certificates(self._folder_of(authority))
+            keystore = Path(self._keystore(authority))
+            keystore.touch(mode=0o600)
+            keystore.write_bytes(made.key.read_bytes() + made.certificate.read_bytes())
+            give(keystore)
+            known.append(made.authority.read_bytes())
+        self._authorities.write_bytes(b"".join(known))
+        super()._initialise(data)
+
+    def _settings(self) -> dict[str, str]:
+        return SETTINGS | {
+            "listener.security.protocol.map": "CLIENTS:SSL,CONTROLLER:PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._keystore(self.AUTHORITIES[0]),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authorities),
+        }

@@ -37,6 +37,7 @@ class MariaDB(Server):
     """A private MariaDB server."""
 
     kind = "mariadb"
+    is_copied = True
     ask = signal.SIGTERM
 
     @property

@@ -38,6 +38,7 @@ class Postgres(Server):
     """A private PostgreSQL server."""
 
     kind = "postgres"
+    is_copied = True
     ask = signal.SIGINT  # "fast": ends sessions; SIGTERM would wait for them
 
     @property

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tests.services import clock
 from tests.services.catalogue import KINDS
 from tests.services.folder import home
-from tests.services.kafka import GuardedKafka, Kafka
+from tests.services.kafka import GuardedKafka, Kafka, SafeKafka
 from tests.services.server import Kind, Server
 
 Some = TypeVar("Some", bound=Server)
@@ -58,6 +58,13 @@ def private_kafka() -> Iterator[Kafka]:
 def guarded_kafka() -> Iterator[GuardedKafka]:
     """The same, which wants a password and lets a guest do nothing."""
     with _folder("kafka") as folder, _running(GuardedKafka(folder)) as server:
+        yield server
+
+
+@contextmanager
+def safe_kafka() -> Iterator[SafeKafka]:
+    """The same, which speaks TLS only."""
+    with _folder("kafka") as folder, _running(SafeKafka(folder)) as server:
         yield server
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from tests.services import process
-from tests.services.folder import account, give
+from tests.services.folder import account, give, home
 
 Kind = Literal["mariadb", "postgres", "kafka"]
 
@@ -34,6 +34,7 @@ class Server(ABC):
 
     kind: ClassVar[Kind]
     ask: ClassVar[signal.Signals]  # what makes it stop without waiting for its clients
+    is_copied: ClassVar[bool] = False  # whether its empty data folder is a copy: making one takes seconds
 
     def __init__(self, folder: Path, *, durable: bool = False, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -142,13 +143,29 @@ class Server(ABC):
         if self.data.exists():
             self._forget_last_run()
             return
-        self._remember(password=secrets.token_hex(8))
         half_made = self.folder / "data.new"
         shutil.rmtree(half_made, ignore_errors=True)
-        half_made.mkdir(mode=0o700)
-        give(half_made)
-        self._initialise(half_made)
+        if self.is_copied and self.folder != self._blank.folder:
+            self._copy_blank(half_made)
+        else:
+            self._remember(password=secrets.token_hex(8))
+            half_made.mkdir(mode=0o700)
+            give(half_made)
+            self._initialise(half_made)
         half_made.rename(self.data)
+
+    @property
+    def _blank(self) -> "Server":
+        """One that never runs: it has the data folder that others begin with, and the password that is in it."""
+        return type(self)(home() / "blank" / self.kind)
+
+    def _copy_blank(self, data: Path) -> None:
+        blank = self._blank
+        with blank._alone():
+            if not blank.data.exists():
+                blank._prepare()
+        self._remember(password=blank.password)
+        subprocess.run(["cp", "--archive", "--sparse=never", str(blank.data), str(data)], check=True)
 
     def _launch(self) -> bool:
         """Start it and wait for its first answer; False if somebody else took the port in between."""

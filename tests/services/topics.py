@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from tests.services.process import PATIENCE_S
 
@@ -53,11 +53,34 @@ def make_topic(
     admin = servers if isinstance(servers, AdminClient) else AdminClient(told(servers))
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     admin.create_topics([new], operation_timeout=PATIENCE_S)[name].result()
+    until_usable(admin, name, partitions)
+
+
+def grow_topic(servers: str | Options, name: str, partitions: int) -> None:
+    """Let a topic have so many partitions from now on, and wait until every one can be used."""
+    admin = AdminClient(told(servers))
+    admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=PATIENCE_S)[name].result()
+    until_usable(admin, name, partitions)
+
+
+def until_usable(servers: str | Options | AdminClient, name: str, partitions: int) -> None:
+    """Wait until every partition of a topic can be used, such as after a start of the broker."""
+    admin = servers if isinstance(servers, AdminClient) else AdminClient(told(servers))
     deadline = time.monotonic() + PATIENCE_S
     while not _answers(admin, name, partitions):
         if time.monotonic() > deadline:
             raise TimeoutError(f"topic {name} cannot be used")
         time.sleep(0.01)
+
+
+def forget_everything(servers: str | Options) -> None:
+    """Delete all topics, and the groups that nobody is a member of any more."""
+    admin = AdminClient(told(servers))
+    topics = admin.list_topics(timeout=PATIENCE_S).topics
+    delete_topics(admin, *(name for name in topics if not name.startswith("__")))
+    groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
+    for deleted in (admin.delete_consumer_groups(groups) if groups else {}).values():
+        deleted.exception()
 
 
 def delete_topics(servers: str | Options | AdminClient, *names: str) -> None:
@@ -84,7 +107,8 @@ def write(
     errors: list[Any] = []
     once = {"acks": "all", "message.send.max.retries": 0}  # an idempotent producer takes 500 ms to begin
     own = {"message.max.bytes": 100_000_000, "topic.metadata.propagation.max.ms": 2000}
-    producer = Producer({**told(servers), **once, **own})
+    spread = {"sticky.partitioning.linger.ms": 0}  # else all without a key may go to one partition
+    producer = Producer({**told(servers), **once, **own, **spread})
     for value in values:
         while True:
             try:

@@ -3,13 +3,15 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from infinite_scheduler.ingest.batch import Batch, Passing, Refused, Verdict, judge
-from infinite_scheduler.ingest.consumer import Share
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.request import make_spec
+from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.ingest.wire import Trace, Wire
 
 CONFIG = KafkaIngestConfig(topic="jobs", group_id="group")
 NOW = 1_794_787_200_000
@@ -111,10 +113,52 @@ def test_headers_that_cannot_be_read_are_left_out_and_asked_for_once() -> None:
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("no")])
 def test_whatever_a_check_raises_may_pass(raised: BaseException) -> None:
-    def spec(value: bytes | None) -> None:
+    def spec(value: bytes | None, trace: Trace) -> None:
         raise raised
 
     wire: Any = SimpleNamespace(spec=spec)
-    verdict = judge(wire, b"{}")
+    verdict = judge(wire, b"{}", lambda: None)
     assert isinstance(verdict, Passing)
     assert type(raised).__name__ in verdict.error
+
+
+class Traced(FakeMessage):
+    """A good message with these headers."""
+
+    def __init__(self, offset: int, headers: list[tuple[str, bytes | None]]) -> None:
+        super().__init__(offset)
+        self._headers = headers
+
+    def headers(self) -> Any:
+        return self._headers
+
+    def value(self) -> bytes:
+        return b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00"}'
+
+
+class UnreadableButGood(NameIsNotUtf8, Traced):
+    def __init__(self, offset: int) -> None:
+        Traced.__init__(self, offset, [])
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_a_message_goes_on_with_its_trace_and_a_bad_header_is_ignored() -> None:
+    one = share(1)
+    headers = [b"00-%b-00f067aa0ba902b7-01" % TRACE.encode(), b"00-%b-00f067aa0ba902b7-01" % (b"0" * 32), b"\xff", None]
+    gathered: Any = [(one, Traced(number, [("traceparent", value)])) for number, value in enumerate(headers)]
+    gathered.append((one, UnreadableButGood(len(headers))))
+    load = Batch.read(CONFIG, gathered, Wire({}, ZoneInfo("UTC"))).load(FakeConsumer(), NOW)  # type: ignore[arg-type]
+    assert load.letters == []
+    assert [spec.request_id == TRACE for spec in load.specs] == [True, False, False, False, False]
+
+
+def test_headers_that_could_not_be_read_for_the_trace_are_not_asked_for_again() -> None:
+    one = share(1)
+    gathered: Any = [(one, UnreadableButGood(0)), (one, UnreadableButGood(1))]
+    made = Batch.read(CONFIG, gathered, Wire({}, ZoneInfo("UTC")))
+    for half in made.halves():
+        half.refuse("the store stumbles")
+        (letter,) = half.load(FakeConsumer(), NOW).letters  # type: ignore[arg-type]
+        assert (letter.headers, letter.note) == ((), "its headers cannot be read")

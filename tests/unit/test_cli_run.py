@@ -26,6 +26,7 @@ CODES = [
     (errors.PlacesMoved("x"), 4),
     (errors.Unavailable("x"), 5),
     (errors.StoreUnavailable("x"), 5),
+    (errors.StoreBusy("x"), 5),
     (errors.BrokerUnavailable("x"), 5),
     (errors.StoreBroken("x"), 5),
     (errors.SendError("x", code="_X", retryable=True), 1),

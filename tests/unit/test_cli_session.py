@@ -10,7 +10,10 @@ from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.sync_client import SyncClient
 
 
-def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(tmp_path: Path) -> None:
+def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinite_scheduler.cli.session.MAKING_MS", 60_000)  # a slow disk takes its time
     path = tmp_path / "new.db"
     path.touch()
     made = threading.Event()

@@ -10,7 +10,7 @@ import pytest
 
 from infinite_scheduler.errors import SendError, StoreUnavailable
 from infinite_scheduler.ingest import dead_letters
-from infinite_scheduler.ingest.dead_letters import LEFT_MS, LOOK_MS, DeadLetterSender
+from infinite_scheduler.ingest.dead_letters import LEFT_MS, LOOK_MS, LOST_MS, DeadLetterSender
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.producer import Record
 from infinite_scheduler.model import Accepted, JobSpec
@@ -124,7 +124,10 @@ class Rig:
         self.clock = ManualClock()
         self.told: list[Event] = []
         self.config = KafkaIngestConfig(**{"topic": "jobs", "dlq_topic": "dead", "group_id": "group", **options})
-        self.sender = DeadLetterSender(self.config, self.inbox, self.clock, self.told.append)
+        self.held = {0}
+        self.sender = DeadLetterSender(
+            self.config, self.inbox, self.clock, self.told.append, lambda partition: partition in self.held
+        )
 
     def letter(self, value: bytes, *, age_ms: int = 0, **fields: Any) -> DeadLetter:
         failed_ms = self.clock.wall_ms() - age_ms
@@ -296,6 +299,73 @@ async def test_those_that_another_may_still_send_and_those_of_other_groups_are_l
         await rig.settle(LOOK_MS)
         assert kafka.sendings == []
         assert {state for state, _ in rig.ends().values()} == {UNSENT}
+
+
+async def test_what_has_waited_for_long_is_sent_by_whoever_reads_its_partition(kafka: FakeKafka) -> None:
+    async with running(kafka) as rig:
+        rig.letter(b"mine", age_ms=LEFT_MS)
+        rig.letter(b"another's", age_ms=LEFT_MS, source=Source("group", "jobs", 1))
+        rig.letter(b"another's, in part", age_ms=LEFT_MS, source=Source("group", "jobs", 1), cut_bytes=9)
+        await rig.settle(LOOK_MS)
+        assert kafka.sendings == [[("dead", b"mine")]]
+        rig.held = {1}
+        rig.sender.look_soon()
+        await rig.settle()
+        assert kafka.sendings == [[("dead", b"mine")], [("dead", b"another's")]]
+        assert rig.ends()[b"another's, in part"][0] is REFUSED
+
+
+async def test_two_nodes_send_what_waited_for_its_topic_once(kafka: FakeKafka) -> None:
+    """Each has written a letter of the partition that it reads, and finds that of the other in the store."""
+    kafka.answer = lambda records: [MISSING] * len(records)
+    async with running(kafka) as one:
+        other = Rig(kafka)
+        other.inbox, other.clock, other.held = one.inbox, one.clock, {1}
+        other.sender = DeadLetterSender(one.config, one.inbox, one.clock, other.told.append, other.held.__contains__)
+        other.sender.start()
+        one.add(b"one")
+        other.add(b"two", source=Source("group", "jobs", 1))
+        await one.settle(4 * LEFT_MS)
+        kafka.answer, before = (lambda records: [None] * len(records)), len(kafka.sendings)
+        await one.settle(LEFT_MS)
+        assert sorted(kafka.sendings[before:]) == [[("dead", b"one")], [("dead", b"two")]]
+        assert set(one.ends().values()) == {(SENT, None)}
+        await other.sender.stop()
+
+
+async def test_one_whose_partition_has_gone_to_another_node_is_left_to_that(kafka: FakeKafka) -> None:
+    kafka.answer = lambda records: [MISSING] * len(records)
+    async with running(kafka) as rig:
+        rig.add(b"one")
+        rig.held = set()
+        await rig.settle(LEFT_MS - 1)
+        before = len(kafka.sendings)
+        kafka.answer = lambda records: [None] * len(records)
+        await rig.settle(10 * LEFT_MS)
+        assert (before > 1, kafka.sendings[before:]) == (True, [])
+        assert {state for state, _ in rig.ends().values()} == {UNSENT}
+        rig.held = {0}
+        await rig.settle(LOOK_MS)
+        assert {state for state, _ in rig.ends().values()} == {SENT}
+
+
+async def test_one_whose_partition_nobody_reads_is_sent_in_the_end(kafka: FakeKafka) -> None:
+    async with running(kafka) as rig:
+        rig.letter(b"left", age_ms=LEFT_MS, source=Source("group", "jobs", 77))
+        await rig.settle(LOST_MS - LEFT_MS - 1)
+        assert kafka.sendings == []
+        await rig.settle(1 + LOOK_MS)
+        assert kafka.sendings == [[("dead", b"left")]]
+
+
+async def test_letters_of_others_do_not_hide_those_behind_them(kafka: FakeKafka) -> None:
+    async with running(kafka) as rig:
+        for number in range(350):
+            rig.letter(b"%d" % number, age_ms=2 * LEFT_MS, source=Source("group", "jobs", 1))
+        rig.letter(b"behind", age_ms=LEFT_MS)
+        await rig.settle(LOOK_MS + 5000)
+        assert kafka.sendings == [[("dead", b"behind")]]
+        assert rig.inbox.queries < 10
 
 
 async def test_letters_beyond_the_room_are_read_from_the_store_later(

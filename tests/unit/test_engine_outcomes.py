@@ -233,21 +233,26 @@ async def test_concurrency_is_never_exceeded() -> None:
 
 async def test_a_sync_function_past_its_time_out_keeps_its_place() -> None:
     async with rig(patience_s=0.05) as world:
-        gate = threading.Event()
+        gate, begins = threading.Event(), threading.Semaphore(0)
         began: list[str] = []
 
         def block(job: Job) -> None:
             began.append(job.id)
+            begins.release()
             gate.wait()
 
         policy = RetryPolicy(max_attempts=1)
         node = await world.node().app(function=block, concurrency=2, timeout_ms=1000, retry=policy).start()
         accepted = await world.add(1000, 1000, 1000)
-        await world.advance(10_000)
+        await world.advance(1000)
+        assert all([await asyncio.to_thread(begins.acquire, timeout=20) for _ in range(2)])
+        await world.advance(9000)
         assert len(began) == 2
         assert (await world.statuses(accepted))[Status.FAILED] == 2
         gate.set()
-        await world.until(lambda: len(began) == 3)
+        assert await asyncio.to_thread(begins.acquire, timeout=20)
+        while node.handler().running:  # noqa: ASYNC110 - threads return in their own time
+            await asyncio.sleep(0)
         assert await node.stop()
 
 

@@ -106,14 +106,16 @@ async def test_async_handlers_are_interrupted_at_the_time_out_and_settled_as_a_r
 
 async def test_sync_handlers_that_run_on_make_the_stop_unclean_and_keep_their_shards() -> None:
     async with rig(stop_timeout_ms=5000, patience_s=0.05) as world:
-        gate = threading.Event()
+        begun, gate = threading.Event(), threading.Event()
 
         def block(job: Job) -> None:
+            begun.set()
             gate.wait()
 
         node = await world.node().app(function=block).start()
         (stuck,) = await world.add(1000)
         await world.advance(2000)
+        assert await asyncio.to_thread(begun.wait, 20)
         assert not await node.stop()
         (told,) = node.told_of(events.StillRunning)
         assert list(told.job_ids) == [stuck.id]
@@ -126,14 +128,16 @@ async def test_sync_handlers_that_run_on_make_the_stop_unclean_and_keep_their_sh
 
 async def test_what_a_sync_handler_returns_after_the_stop_is_settled_by_nobody() -> None:
     async with rig(stop_timeout_ms=1000, patience_s=0.05) as world:
-        gate = threading.Event()
+        begun, gate = threading.Event(), threading.Event()
 
         def block(job: Job) -> None:
+            begun.set()
             gate.wait()
 
         node = await world.node().app(function=block).start()
         (stuck,) = await world.add(1000)
         await world.advance(2000)
+        assert await asyncio.to_thread(begun.wait, 20)
         assert not await node.stop()
         gate.set()
         await world.advance(1000)

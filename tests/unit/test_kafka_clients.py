@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.ingest import consumer as consumers
-from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest import topic_client
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.kafka import producer as producers
 from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.kafka.producer import Producer
-from infinite_scheduler.testing import ManualClock
 
 SERVERS = "broker:9092"
-MAY_BE_SET = {"client.id"} | set(consumers.DEFAULTS) | set(producers.DEFAULTS)
+MAY_BE_SET = {"client.id"} | set(topic_client.DEFAULTS) | set(producers.DEFAULTS)
 
 
 class Recorder:
@@ -38,7 +37,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def open_consumer(**properties: Any) -> None:
-    TopicConsumer(KafkaIngestConfig(bootstrap_servers=SERVERS, properties=properties), ManualClock()).open()
+    client = TopicClient(KafkaIngestConfig(bootstrap_servers=SERVERS, properties=properties))
+    client.open(lambda *partitions: None, lambda *partitions: None)
 
 
 async def test_what_the_code_sets_nobody_else_may_set(made: list[dict[str, Any]]) -> None:

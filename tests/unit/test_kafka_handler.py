@@ -2,6 +2,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from infinite_scheduler.testing.clock import START_MS
 from tests.services.topics import read
 
 NOWHERE = "127.0.0.1:1"
+BUSY = timedelta(seconds=20)
+"""How long an answer may take on a busy machine."""
+
 PAYLOAD = b'{"phoneNumber": "+1",  "id": 9007199254740993, "amount": 1.10, "entityId": {"n": 0.50}}'
 
 
@@ -87,6 +91,21 @@ def test_the_trace_id_is_the_same_for_all_attempts_and_the_span_another() -> Non
     assert first[1] == second[1]
     assert first[2] != second[2]
     assert second == again
+
+
+@pytest.mark.parametrize("request_id", [None, "r-1", "4BF92F3577B34DA6A3CE929D0E0E4736", "0" * 32])
+def test_the_trace_of_the_request_goes_on(request_id: str | None) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    own, other = job(attempt=3), job(attempt=3, request_id=request_id)
+    assert handler().record(other, 0).headers == handler().record(own, 0).headers
+    traces = [
+        dict(handler().record(job(number=number, attempt=n, request_id=trace), 0).headers)["traceparent"] or b""
+        for number in (1000, 2000)
+        for n in (1, 2)
+    ]
+    assert {each.decode()[:36] for each in traces} == {f"00-{trace}-"}
+    assert {each[-3:] for each in traces} == {b"-01"}
+    assert len(set(traces)) == 4, "two deliveries of a trace have the same span"
 
 
 def test_a_header_of_the_users_takes_the_place_of_ours() -> None:
@@ -237,7 +256,7 @@ async def test_a_passing_error_is_retried_by_the_engine_and_a_lasting_one_is_not
 
 
 async def test_due_jobs_are_in_the_topic_once_each_and_done(mock_kafka: str) -> None:
-    async with Harness() as h:
+    async with Harness(patience=BUSY) as h:
         h.scheduler.add_app("sms", KafkaHandler(mock_kafka, "sms.out", clock=h.clock))
         await h.start()
         for n in range(600):
@@ -250,7 +269,7 @@ async def test_due_jobs_are_in_the_topic_once_each_and_done(mock_kafka: str) -> 
 
 
 async def test_a_start_without_a_broker_works_and_jobs_are_tried_again() -> None:
-    async with Harness() as h:
+    async with Harness(patience=BUSY) as h:
         h.scheduler.add_app("sms", KafkaHandler(NOWHERE, "t", timeout_ms=300, clock=h.clock))
         await h.start()
         one = await h.client.schedule("sms", {}, delay="1s")

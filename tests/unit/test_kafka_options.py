@@ -146,6 +146,16 @@ def test_an_error_says_where_and_what_to_change(code: int, words: str) -> None:
     assert re.search(words, reason(KafkaError(code), OPTIONS, "orders"))
 
 
+def test_a_certificate_that_is_not_accepted_is_told_from_other_troubles_of_tls() -> None:
+    untrusted = "SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate ..."
+    for code in (KafkaError._SSL, KafkaError._TRANSPORT):
+        told = reason(KafkaError(code, untrusted), OPTIONS)
+        assert told.startswith("the certificate of Kafka at broker:9092 was not accepted: check that ssl.ca.location")
+        assert untrusted in told
+    plain = "SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?"
+    assert "check security.protocol" in reason(KafkaError(KafkaError._SSL, plain), OPTIONS)
+
+
 def test_an_error_carries_no_secret() -> None:
     error = KafkaError(KafkaError._AUTHENTICATION, f"login with {SECRET} failed")
     assert SECRET not in reason(error, OPTIONS)

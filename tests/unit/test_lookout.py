@@ -1,16 +1,17 @@
 """What a topic door looks after between two gatherings, and what it tells of it."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import KEYS_MS, PROBE_MS, WATCH_MS, WELL_MS, Lookout
+from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.observe import events
 from infinite_scheduler.testing import ManualClock
+from tests.unit.door_rig import parts_of
 
 
 class Place:
@@ -25,9 +26,8 @@ class Place:
         self.held: dict[int, Share] = {}
         self.topic_id: str | None = "one"
         self.keys: int | Exception = 0
-        parts: Any = self
-        watch: Any = SimpleNamespace(topic_id=self._id)
-        self.lookout = Lookout("jobs", parts, parts, watch, parts, clock=self.clock, tell=self.told.append)
+        config = KafkaIngestConfig(topic="jobs")
+        self.lookout = Lookout(parts_of(self, config, clock=self.clock, tell=self.told.append, topic_id=self._id))
 
     async def look(self, after_ms: int = 0) -> None:
         self.clock.advance(after_ms)

@@ -39,7 +39,7 @@ def nothing_is_left() -> Iterator[None]:
     threads = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - threads:
-        thread.join(1)
+        thread.join(BOUND_S)
     assert set(threading.enumerate()) <= threads, "a thread was left behind"
 
 

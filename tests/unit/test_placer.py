@@ -1,15 +1,17 @@
 """Where a group begins in all partitions of a topic, whichever of them this node was given."""
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.placer import Placer
+from infinite_scheduler.ingest.placer import REST_MS, Placer
 from infinite_scheduler.ingest.placing import Committed
+from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.observe.events import Event, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 from infinite_scheduler.testing import ManualClock
+from tests.unit.door_rig import parts_of
 
 
 class World:
@@ -19,16 +21,12 @@ class World:
         self.held = {1: Share(1)}
         self._places, self._committed = places, committed
         self.moves: Sequence[Move] = ()
-        parts: Any = self
-        watch: Any = SimpleNamespace(topic_id=self._nothing)
         config = KafkaIngestConfig(topic="jobs", group_id="group", auto_offset_reset="latest")
-        self.placer = Placer(config, parts, parts, watch, parts, clock=ManualClock(), tell=lambda event: None)
+        self.placer = Placer(parts_of(self, config))
 
     async def begun(self) -> dict[int, int]:
         await self.placer.place()
         return {move.source.partition: move.next for move in self.moves}
-
-    async def _nothing(self) -> None: ...
 
     async def call(self, what: Callable[[], Any]) -> Any:
         return what()
@@ -68,3 +66,74 @@ async def test_a_group_with_a_place_elsewhere_begins_at_the_earliest() -> None:
 
 async def test_a_group_that_kafka_knows_elsewhere_begins_at_the_earliest() -> None:
     assert await World(committed=[2]).begun() == {1: 4}
+
+
+class Reader(World):
+    """A node that has read partition 1 up to its place, and was told that it ends further on."""
+
+    def __init__(self, *, place: int = 7, expected: int = 7, reached: int | None = 9) -> None:
+        super().__init__(places=[1])
+        self.clock = ManualClock()
+        self.told: list[Event] = []
+        self.said: dict[int, int] = {}
+        self.forgotten: list[Share] = []
+        self.overtaken = False
+        self.share = self.held[1]
+        self.share.place, self.share.expected, self.share.reached, self.share.flows = place, expected, reached, True
+        config = KafkaIngestConfig(topic="jobs", group_id="group")
+        self.placer = Placer(parts_of(self, config, clock=self.clock, tell=self.told.append))
+
+    async def after(self, ms: int) -> list[tuple[int | None, int]]:
+        self.moves = list[Move]()
+        self.clock.advance(ms)
+        await self.placer.place()
+        return [(move.seen, move.next) for move in self.moves]
+
+    async def reset(self, moves: Sequence[Move]) -> None:
+        if self.overtaken:
+            raise PlacesMoved("somebody else was quicker")
+        await super().reset(moves)
+
+    def say(self, places: Any) -> None:
+        self.said.update(places)
+
+    def forget(self, shares: Sequence[Share]) -> None:
+        self.forgotten.extend(shares)
+
+
+async def test_a_place_moves_over_what_is_no_message_at_the_end() -> None:
+    reader = Reader()
+    assert await reader.after(REST_MS) == [(7, 9)]
+    assert (reader.share.place, reader.share.expected, reader.said) == (9, 9, {1: 9})
+    assert await reader.after(REST_MS) == []
+
+
+async def test_that_happens_once_a_second_at_most() -> None:
+    reader = Reader()
+    assert await reader.after(REST_MS - 1) == []
+    assert await reader.after(1) == [(7, 9)]
+    reader.share.reached = 12
+    assert await reader.after(REST_MS - 1) == []
+    assert await reader.after(1) == [(9, 12)]
+
+
+async def test_a_place_stays_before_messages_that_are_not_taken_yet() -> None:
+    reader = Reader(expected=8)
+    assert await reader.after(REST_MS) == []
+    assert reader.share.place == 7
+
+
+async def test_a_place_stays_where_the_end_is_not_known_or_no_further() -> None:
+    for reached in (None, 7, 3):
+        assert await Reader(reached=reached).after(REST_MS) == []
+    halted = Reader()
+    halted.share.flows = False
+    assert await halted.after(REST_MS) == []
+
+
+async def test_whoever_is_overtaken_there_asks_for_its_place() -> None:
+    reader = Reader()
+    reader.overtaken = True
+    assert await reader.after(REST_MS) == []
+    assert (reader.share.place, reader.forgotten, reader.said) == (7, [reader.share], {})
+    assert [type(event) for event in reader.told] == [PlacesOvertaken]

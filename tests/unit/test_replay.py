@@ -4,6 +4,7 @@ import json
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
@@ -85,6 +86,17 @@ async def test_a_flat_letter_that_lacks_only_its_moment_can_be_given_one() -> No
 async def test_a_letter_that_has_become_good_is_accepted_for_its_own_moment() -> None:
     spec = await replayed(b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00", "jobData": {"a":  1.50}}')
     assert (spec.app, spec.scheduled_ms, spec.payload) == ("sms", NINE_MS, b'{"a":  1.50}')
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+async def test_a_letter_that_has_become_good_goes_on_with_its_trace(zone: str | None) -> None:
+    shelf = Shelf()
+    replayer = Replayer(cast("Inbox", shelf), {"sms": App()}, zone=None if zone is None else ZoneInfo(zone))
+    header = ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    good = letter(b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00Z"}')
+    await replayer.replay(msgspec.structs.replace(good, headers=[header]))
+    ((_, spec),) = shelf.taken
+    assert spec.request_id == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 async def test_a_time_without_a_zone_is_read_in_the_zone_of_its_topic() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.consumer import Share
+from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.taker import Taker
-from infinite_scheduler.testing import ManualClock
+from tests.unit.door_rig import parts_of
 from tests.unit.test_batch import CONFIG, FakeMessage, job, share
 
 
@@ -23,10 +23,7 @@ class World:
         self.letters: list[int] = []
         self.refuse: Callable[[list[bytes]], Exception | None] = lambda payloads: None
         self.pauses: list[int] = []
-        parts: Any = self
-        self.taker = Taker(
-            CONFIG, parts, parts, parts, clock=ManualClock(), tell=lambda event: None, send=lambda letters: None
-        )
+        self.taker = Taker(parts_of(self, CONFIG), lambda letters: None)
 
     async def take(self, specs: Any, letters: Any, moves: Any) -> Any:
         payloads = [spec.payload for spec in specs]

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.errors import BrokerUnavailable, ConfigError
-from infinite_scheduler.ingest.consumer import AGAIN_MS, ROOM, Share, TopicConsumer, bytes_of, parts
+from infinite_scheduler.ingest.consumer import AGAIN_MS, TopicConsumer
+from infinite_scheduler.ingest.gathered import ROOM, bytes_of, parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.testing import ManualClock
 
 
@@ -78,9 +81,10 @@ def consumer(kafka: Kafka) -> TopicConsumer:
 
 
 def new(kafka: Kafka, **options: Any) -> TopicConsumer:
-    made = TopicConsumer(KafkaIngestConfig(**options), kafka.clock)
-    made._client = kafka  # type: ignore[assignment]
-    return made
+    config = KafkaIngestConfig(**options)
+    client = TopicClient(config)
+    client._client = kafka  # type: ignore[assignment]
+    return TopicConsumer(config, client, kafka.clock)
 
 
 def given(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> list[Share]:
@@ -222,6 +226,73 @@ def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: 
     assert share.lag == lag
 
 
+class End(Message):
+    """The news that a partition has no more."""
+
+    def error(self) -> Any:
+        from confluent_kafka import KafkaError
+
+        return error(KafkaError._PARTITION_EOF)
+
+
+def test_the_end_of_a_partition_is_no_message_and_no_trouble(kafka: Kafka) -> None:
+    consumer = reading(kafka, poll_timeout_ms=300)
+    kafka.queue = [End(0, 4)]
+    assert consumer.gather() == []
+    assert sum(kafka.polls) == pytest.approx(0.3), "the news has ended the wait for a message"
+    assert (consumer._client.problem, consumer.held[0].rest) == (None, 4)
+    kafka.queue = [Message(0, 4), End(0, 6), End(7, 6)]
+    assert len(consumer.gather()) == 1
+    assert consumer._client.problem is None
+
+
+def test_what_is_behind_the_last_message_is_a_rest_when_that_is_taken(kafka: Kafka) -> None:
+    consumer = reading(kafka)
+    share = consumer.held[0]
+    kafka.queue = [Message(0, 0), Message(0, 1), End(0, 5)]
+    consumer.gather()
+    assert share.rest is None
+    share.place = 2
+    assert share.rest == 5
+    kafka.queue = [Message(0, 3)]
+    consumer.gather()
+    share.place = 4
+    assert share.rest is None, "what was told before a message says nothing of what is behind it"
+
+
+def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
+    consumer = reading(kafka)
+    share = consumer.held[0]
+    consumer.flow([share])
+    kept(consumer, End(0, 5))
+    consumer.halt([share])
+    assert share.rest is None
+    kept(consumer, End(0, 9))
+    consumer.flow([share])
+    assert (share.reached, share.rest) == (None, None)
+
+
+def test_lag_is_noted_before_a_partition_is_read_no_more(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = reading(kafka)
+    consumer.gather()
+    monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, cached: (0, 5), raising=False)
+    consumer.linger()
+    assert (kafka.fetched, consumer.held[0].lag) == ({}, 5)
+
+
+def test_a_partition_that_is_gone_is_not_measured(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    def gone(partition: Any, cached: bool) -> None:
+        raise KafkaException(error(KafkaError._UNKNOWN_PARTITION))
+
+    consumer = reading(kafka)
+    consumer.gather()
+    monkeypatch.setattr(kafka, "get_watermark_offsets", gone, raising=False)
+    consumer.measure()
+    assert consumer.held[0].lag is None
+
+
 def test_large_messages_are_asked_for_a_few_at_a_time(kafka: Kafka) -> None:
     kafka.queue = [Message(0, number, bytes(900_000)) for number in range(400)]
     consumer = reading(kafka, max_poll_records=500)
@@ -260,6 +331,7 @@ class Opened:
 
     def __init__(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
         self.consumer = reading(kafka)
+        self.client = self.consumer._client
         self.opens = 0
         self.refusal: str | None = None
 
@@ -267,7 +339,7 @@ class Opened:
             self.opens += 1
             if self.refusal is not None:
                 raise ConfigError(self.refusal)
-            self.consumer._client = kafka  # type: ignore[assignment]
+            self.client._client = kafka  # type: ignore[assignment]
 
         monkeypatch.setattr(self.consumer, "open", open_)
         monkeypatch.setattr(kafka, "close", lambda: None, raising=False)
@@ -282,17 +354,17 @@ def test_a_client_that_has_failed_for_good_is_made_anew(
     from confluent_kafka import KafkaError
 
     opened = Opened(kafka, monkeypatch)
-    consumer = opened.consumer
+    consumer, client = opened.consumer, opened.client
     fenced = error(KafkaError.FENCED_INSTANCE_ID, fatal=True)
     if way == "_suffer":
-        consumer._suffer(fenced)
+        client._suffer(fenced)
     else:
         consumer._fail(fenced, None)
-    assert "give every node its own" in (consumer.problem or "")
+    assert "give every node its own" in (client.problem or "")
     consumer.probe()
     assert (opened.opens, consumer.held) == (1, {})
     consumer.probe()
-    assert (opened.opens, consumer.problem) == (1, None)
+    assert (opened.opens, client.problem) == (1, None)
 
 
 def test_it_is_made_anew_less_and_less_often(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +372,14 @@ def test_it_is_made_anew_less_and_less_often(kafka: Kafka, monkeypatch: pytest.M
 
     opened = Opened(kafka, monkeypatch)
     for _ in range(300):
-        opened.consumer._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
+        opened.client._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
         opened.consumer.probe()
         kafka.clock.advance(1000)
     assert opened.opens <= 11
     kafka.clock.advance(3 * AGAIN_MS[1])
     before = opened.opens
     for _ in range(3):
-        opened.consumer._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
+        opened.client._suffer(error(KafkaError.FENCED_INSTANCE_ID, fatal=True))
         opened.consumer.probe()
         kafka.clock.advance(1000)
     assert opened.opens >= before + 2
@@ -321,13 +393,13 @@ def test_a_client_that_could_not_be_made_is_tried_again(kafka: Kafka, monkeypatc
     opened.consumer.linger()  # nothing to do, and no error
     for _ in range(2):
         opened.consumer.probe()
-        assert opened.consumer.problem == "no such file"
+        assert opened.client.problem == "no such file"
         kafka.clock.advance(AGAIN_MS[1])
     opened.refusal = None
     opened.consumer.probe()
-    assert opened.consumer._client is not None
+    assert opened.client.is_open
     opened.consumer.probe()
-    assert opened.consumer.problem is None
+    assert opened.client.problem is None
 
 
 def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
@@ -339,10 +411,10 @@ def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
         answer = SimpleNamespace(partition=0, offset=-1001, metadata=None, error=found)
         monkeypatch.setattr(kafka, "committed", lambda partitions, timeout, answer=answer: [answer])
         if found is None:
-            assert consumer.committed([0]) == {}
+            assert consumer._client.committed([0]) == {}
         else:
             with pytest.raises(BrokerUnavailable):
-                consumer.committed([0])
+                consumer._client.committed([0])
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(7, 7), (-1, 90)])
@@ -352,4 +424,4 @@ def test_a_moment_without_a_message_behind_it_is_the_end(
     answer = SimpleNamespace(offset=offset, error=None)
     monkeypatch.setattr(kafka, "offsets_for_times", lambda partitions, timeout: [answer], raising=False)
     monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, timeout: (5, 90), raising=False)
-    assert consumer.offset_since(0, 1000) == expected
+    assert consumer._client.offset_since(0, 1000) == expected

@@ -56,9 +56,16 @@ class Adopting(Deaf):
         return message.get(self._field)
 
 
-def read(message: Any, *, zone: ZoneInfo = UTC, handlers: Mapping[str, Handler] | None = None, **more: Any) -> JobSpec:
+def read(
+    message: Any,
+    *,
+    zone: ZoneInfo = UTC,
+    handlers: Mapping[str, Handler] | None = None,
+    trace: str | None = None,
+    **more: Any,
+) -> JobSpec:
     value = message if isinstance(message, bytes | None) else json.dumps(message).encode()
-    return Wire(handlers or {}, zone, **more).spec(value)
+    return Wire(handlers or {}, zone, **more).spec(value, lambda: trace)
 
 
 def envelope(**fields: Any) -> dict[str, Any]:
@@ -90,6 +97,13 @@ class TestEnvelope:
 
     def test_made_request_ids_differ(self) -> None:
         assert len({read(envelope()).request_id for _ in range(200)}) == 200
+
+    def test_a_message_that_names_no_request_has_the_id_of_its_trace(self) -> None:
+        for own in ({}, {"requestId": None}, {"requestId": ""}):
+            assert read(envelope(**own), trace="4bf92f3577b34da6a3ce929d0e0e4736").request_id == (
+                "4bf92f3577b34da6a3ce929d0e0e4736"
+            )
+        assert read(envelope(requestId="r-1"), trace="4bf92f3577b34da6a3ce929d0e0e4736").request_id == "r-1"
 
     def test_an_empty_request_id_is_replaced(self) -> None:
         assert uuid.UUID(read(envelope(requestId="")).request_id).version == 4
@@ -335,6 +349,7 @@ class TestFlat:
         spec = read(self.FLAT, handlers={"mail": Deaf(), "sms_retry": Adopting()})
         assert (spec.app, spec.scheduled_ms, spec.payload) == ("sms_retry", AT_MS, self.FLAT)
         assert uuid.UUID(str(spec.request_id)).version == 4
+        assert read(self.FLAT, handlers={"sms_retry": Adopting()}, trace="f" * 32).request_id == "f" * 32
 
     def test_nobody_adopts_it(self) -> None:
         with pytest.raises(InvalidRequest, match=r"^appName is required$"):

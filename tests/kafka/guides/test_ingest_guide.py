@@ -135,7 +135,7 @@ def test_messages_come_in_by_both_tunings(
     requests = [ScheduleJobRequest("sms", datetime.now(UTC), SMS).to_json() for _ in range(300)]
     write(servers, "scheduler.jobs.ingest", requests)
     until(lambda: len(sms.jobs) == 300)
-    assert metrics(manager)["messagesReceived"] == 300
+    until(lambda: metrics(manager)["messagesReceived"] == 300)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_same_key_is_skipped(servers: str, mariadb_url: str, stack: ExitStac
     request = ScheduleJobRequest("sms", datetime.now(UTC), SMS)
     request.idempotency_key = f"order-{4711}"
     write(servers, "scheduler.jobs.ingest", [request.to_json()] * 3)
-    until(lambda: metrics(manager)["duplicatesSkipped"] == 2)
+    until(lambda: metrics(manager)["duplicatesSkipped"] == 2 and len(sms.jobs) == 1)
     manager.stop_all()
     again = ingest_manager(stack, servers, mariadb_url, {"sms": sms})
     write(servers, "scheduler.jobs.ingest", [request.to_json()])
@@ -219,8 +219,11 @@ def test_the_same_key_is_skipped(servers: str, mariadb_url: str, stack: ExitStac
     assert len(sms.jobs) == 1
 
 
-def test_a_message_is_tried_again_after_200_400_800_ms(servers: str, mariadb_url: str, stack: ExitStack) -> None:
+def test_a_message_is_tried_again_after_200_400_800_ms(
+    servers: str, mariadb_url: str, stack: ExitStack, caplog: Any
+) -> None:
     make_ingest_topics(servers)
+    caplog.set_level(logging.WARNING, "infinite_scheduler.ingest.kafka")
     looks: list[float] = []
 
     class Moody(Recorder):
@@ -231,10 +234,10 @@ def test_a_message_is_tried_again_after_200_400_800_ms(servers: str, mariadb_url
     ingest_manager(stack, servers, mariadb_url, {"sms": Moody()})
     write(servers, "scheduler.jobs.ingest", [MESSAGE])
     (letter,) = read(servers, "scheduler.jobs.dlq", count=1)
-    waits_ms = [1000 * (later - earlier) for earlier, later in pairwise(looks)]
-    assert len(looks) == 4
-    for waited, documented in zip(waits_ms, (200, 400, 800), strict=True):
-        assert documented <= waited < 2 * documented
+    told_ms = [record.wait_ms for record in caplog.records if hasattr(record, "wait_ms")]
+    assert told_ms == [200, 400, 800]
+    waited_ms = [1000 * (later - earlier) for earlier, later in pairwise(looks)]
+    assert all(waited >= told for waited, told in zip(waited_ms, told_ms, strict=True))  # a busy machine takes longer
     assert "the directory of numbers is away" in str(dict(letter.headers)["error-message"])
 
 
@@ -244,8 +247,7 @@ def test_debug_logging_of_the_topic_alone(servers: str, mariadb_url: str, stack:
     sms = Recorder()
     ingest_manager(stack, servers, mariadb_url, {"sms": sms})
     write(servers, "scheduler.jobs.ingest", [MESSAGE])
-    until(lambda: len(sms.jobs) == 1)
-    assert "Messages of a topic are dealt with, durably." in caplog.text
+    until(lambda: len(sms.jobs) == 1 and "Messages of a topic are dealt with, durably." in caplog.text)
     quiet = {record.name for record in caplog.records if record.levelno == logging.DEBUG}
     assert quiet == {"infinite_scheduler.ingest.kafka"}
 
