@@ -105,7 +105,7 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
 async def _sending(options: Any) -> SendError:
     """How an attempt to publish a job ends."""
     properties = {name: value for name, value in options.items() if name != "bootstrap.servers"}
-    handler = KafkaHandler(KafkaOptions(options["bootstrap.servers"], properties), "out", timeout_ms=1500)
+    handler = KafkaHandler(KafkaOptions(options["bootstrap.servers"], properties), "out", timeout_ms=3000)
     job = Job(key=JobId.make(0, 0, 1), app="sms", due_ms=0, scheduled_ms=0, payload=b"{}", created_ms=0)
     outcomes: list[Any] = []
     await handler.start()

@@ -116,7 +116,9 @@ def query(url: str, sql: str) -> list[dict[str, Any]]:
         return list(cursor.fetchall())
 
 
-def sms_manager(stack: ExitStack, servers: str, url: str, **more: Any) -> MultiAppSchedulerManager:
+def sms_manager(
+    stack: ExitStack, servers: str, url: str, *, properties: Mapping[str, Any] | None = None, **more: Any
+) -> MultiAppSchedulerManager:
     """Setup 1 of the SMS retry guide, started."""
     manager = MultiAppSchedulerManager(**mysql(url), **more).with_kafka_ingest(
         KafkaIngestConfig(
@@ -126,6 +128,7 @@ def sms_manager(stack: ExitStack, servers: str, url: str, **more: Any) -> MultiA
             group_id="sms-retry-scheduler",
             max_poll_records=500,
             enabled=True,
+            properties=properties or {},
         )
     )
     manager.register_app("sms_retry", SmsRetryJobHandler(servers, "SMS_Send"))

@@ -209,8 +209,9 @@ def jobs_of_all_days(url: str) -> list[dict[str, Any]]:
 
 def test_three_instances_share_the_partitions(servers: str, mariadb_url: str, stack: ExitStack) -> None:
     make_sms_topics(servers)
+    soon = {"heartbeat.interval.ms": 200}  # so soon each hears that another has come or gone
     nodes = [
-        sms_manager(stack, servers, mariadb_url, settings={"node": {"id": f"scheduler-{number}"}})
+        sms_manager(stack, servers, mariadb_url, properties=soon, settings={"node": {"id": f"scheduler-{number}"}})
         for number in (1, 2, 3)
     ]
     until(lambda: sorted(len(held) for held in members(servers, "sms-retry-scheduler")) == [2, 2, 2])
