@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -281,6 +282,9 @@ class Killer(threading.Thread):
     def run(self) -> None:
         for moment_ms in sorted(self.moments):
             time.sleep(max(0, moment_ms - now_ms()) / 1000)
+            if random.random() < 0.8:  # on a busy machine it would always be while they start
+                self._node.ready()
+                time.sleep(random.uniform(0, 0.5))
             self.made += self._place.kill(self._node)
             self._node = self._place.node()
         self._node.ready()

@@ -124,7 +124,7 @@ concurrency = 500
 timeout = "1m"
 retry = {{ max_attempts = 1 }}
 """
-FROZEN_MS, WORK_MS = (30_000, 25_000) if SOAK else (7_000, 6_000)
+FROZEN_MS, WORK_MS = (30_000, 25_000) if SOAK else (6_000, 5_000)
 """How long a node is frozen at least, and a slow call takes: its own is over when it wakes, its successor's not yet."""
 
 

@@ -238,7 +238,7 @@ def _number(record: Written) -> int:
 # The SMS retry system
 
 SMS = '[apps.sms_retry]\nhandler = "sms_retry"\ntopic = "{topic}"\n'
-MANY, SOON_MS, LATER_MS = 3600, 500, 12_000
+MANY, SOON_MS, LATER_MS = 3600, 500, 7_000
 
 
 def test_3600_sms_with_delays_come_out_once_with_exact_fields(stream_on: StreamOn) -> None:

@@ -13,7 +13,7 @@ from infinite_scheduler.store.sql.server.tables import CHANGED
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.testing import StoreContract
 from tests.contract.test_statements import StatementsContract
-from tests.services.databases import connect, fresh_database, kill_connections, kind_of
+from tests.services.databases import connect, fresh_database, kill_others, kind_of
 
 pytestmark = pytest.mark.servers
 
@@ -35,8 +35,8 @@ def postgres_for_all() -> Iterator[str]:
 
 def emptied(url: str) -> str:
     """The database without any app, as after its first migration."""
-    kill_connections(url)
     with closing(connect(url)) as connection, closing(connection.cursor()) as cursor:
+        kill_others(cursor, url)
         cursor.execute(TABLES.format(schema="DATABASE()" if kind_of(url) == "mariadb" else "current_schema()"))
         tables = [row[0] for row in cursor.fetchall()]
         others = [name for name in tables if not name.startswith("scheduler_")]

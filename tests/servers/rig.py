@@ -55,10 +55,16 @@ class Rig:
             assert time.monotonic() < deadline, f"not everything is done: {found}"
             await asyncio.sleep(0.05)
 
-    async def loaded(self) -> None:
-        """Wait until what was added last is in the memory of the node, which had nothing there before."""
-        gauges = self.scheduler.counters
-        await until(lambda: gauges.snapshot()["gauges"]["bytes_held"] > 0, "the jobs are loaded")
+    async def load(self, count: int, delay: str) -> list[str]:
+        """Schedule jobs, and wait until a node that has nothing else to do has them in its memory."""
+        await until(lambda: not self.bytes_held, "the last jobs are forgotten")
+        ids = await self.add(count, delay)
+        await until(lambda: self.bytes_held >= count, "the jobs are loaded")
+        return ids
+
+    @property
+    def bytes_held(self) -> int:
+        return int(self.scheduler.counters.snapshot()["gauges"]["bytes_held"])
 
     @property
     def shards_owned(self) -> int:

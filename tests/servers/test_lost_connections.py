@@ -126,8 +126,7 @@ async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_f
     async with rig.scheduler:
         first = await rig.add(20)
         await rig.done(first)
-        later = await rig.add(20, "5s")
-        await rig.loaded()
+        later = await rig.load(20, "5s")
         proxy.fall_silent()
         await until(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
         before = len(rig.deliveries)  # those due later, too, where the machine was slower than they

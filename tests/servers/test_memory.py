@@ -9,7 +9,7 @@ from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store import open_store
 
 MIB = 1 << 20
-JOBS = 200
+JOBS = 100
 
 SCANS = """
 import re, sys

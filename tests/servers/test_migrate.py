@@ -157,7 +157,7 @@ def test_making_the_database_is_as_patient_as_the_settings_say(
         began = time.monotonic()
         code, _, err = migrate(capsys, config, address, "--days", "0", "--create")
         assert (code, "does not answer" in err) == (5, True)
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 15, "it was as patient as without settings"
 
 
 @pytest.mark.parametrize("missing", ["postgres"], indirect=True)

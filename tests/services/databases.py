@@ -94,22 +94,27 @@ def limited_user(url: str) -> Iterator[str]:
 
 def kill_connections(url: str, user: str | None = None) -> None:
     """End every other connection to this database, or those of one user only, and wait until these are gone."""
-    words, database = WORDS[kind_of(url)], urlsplit(url).path[1:]
     with closing(connect(url)) as connection, closing(connection.cursor()) as cursor:
+        kill_others(cursor, url, user)
 
-        def living() -> set[int]:
-            cursor.execute(words.connections, [database])
-            return {number for number, name in cursor.fetchall() if user in {None, name}}
 
-        doomed = living()
-        for number in doomed:
-            with suppress(pymysql.OperationalError):  # it ended by itself
-                cursor.execute(words.kill.format(id=number))
-        deadline = time.monotonic() + PATIENCE_S
-        while left := doomed & living():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"connections that do not end: {left}")
-            time.sleep(0.005)
+def kill_others(cursor: Any, url: str, user: str | None = None) -> None:
+    """The same, on a connection that is there."""
+    words, database = WORDS[kind_of(url)], urlsplit(url).path[1:]
+
+    def living() -> set[int]:
+        cursor.execute(words.connections, [database])
+        return {number for number, name in cursor.fetchall() if user in {None, name}}
+
+    doomed = living()
+    for number in doomed:
+        with suppress(pymysql.OperationalError):  # it ended by itself
+            cursor.execute(words.kill.format(id=number))
+    deadline = time.monotonic() + PATIENCE_S
+    while left := doomed & living():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"connections that do not end: {left}")
+        time.sleep(0.005)
 
 
 def server_time_ms(url: str) -> int:
