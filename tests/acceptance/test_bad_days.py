@@ -96,6 +96,7 @@ def test_a_folder_that_does_not_exist_is_named(place: Place) -> None:
     place.database = place.folder / "nowhere" / "jobs.db"
     place.configure()
     refused(place, NO_STORE, str(place.database.parent))
+    assert not place.database.parent.exists()
 
 
 def test_another_number_of_shards_than_the_app_was_made_with_is_refused(used: Place) -> None:
@@ -127,6 +128,7 @@ def test_an_unknown_app_is_refused_with_the_names_of_those_that_are_known(used: 
     _refused(
         used.run("schedule", "wrok", "--in", "1h", code=BAD_INPUT).stderr, ("unknown app 'wrok'", f"apps: {used.app}")
     )
+    assert used.statuses() == {"pending": 1}
 
 
 def test_a_file_with_a_bad_line_is_refused_as_a_whole(used: Place) -> None:

@@ -389,6 +389,7 @@ class TestStoreAway:
             await real.send(messages(range(sent - 20, sent)))
             await real.has(range(sent))
         await until(lambda: real.inbox.lost_answers == 0)
+        assert real.numbers() == Counter(range(60))
 
     async def test_a_take_that_lasts_does_not_cost_the_membership(
         self, real: Rig, monkeypatch: pytest.MonkeyPatch
@@ -413,6 +414,7 @@ class TestStoreAway:
         async with asyncio.timeout(PATIENCE_S):
             await door.stop()
         real.inbox.away = False
+        assert real.numbers() == Counter()
         await real.started()
         await real.has(range(5))
 

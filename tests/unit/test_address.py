@@ -377,7 +377,8 @@ class TestPyMySQL:
     def test_the_driver_takes_them(self, query: str) -> None:
         import pymysql
 
-        pymysql.connect(defer_connect=True, **pymysql_arguments(address_of(f"mysql://me:x@/jobs?{query}")))
+        connection = pymysql.connect(defer_connect=True, **pymysql_arguments(address_of(f"mysql://me:x@/jobs?{query}")))
+        assert not connection.open
 
     def test_a_socket_and_disable_mean_no_tls(self) -> None:
         for query in ("unix_socket=/run/it.sock&sslmode=verify-full", "sslmode=disable"):

@@ -317,6 +317,6 @@ def test_the_file_is_let_go(url: str, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "jobs.db", timeout=0)
     try:
         connection.execute("BEGIN EXCLUSIVE")
-        connection.rollback()
+        assert connection.in_transaction
     finally:
         connection.close()

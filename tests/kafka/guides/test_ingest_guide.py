@@ -136,6 +136,7 @@ def test_messages_come_in_by_both_tunings(
     write(servers, "scheduler.jobs.ingest", requests)
     until(lambda: len(sms.jobs) == 300)
     until(lambda: metrics(manager)["messagesReceived"] == 300)
+    assert len(sms.jobs) == 300
 
 
 @pytest.mark.parametrize(
