@@ -1,25 +1,36 @@
 """Connections that end, hang or lose an answer while a node works: nothing is lost, and nothing is done twice."""
 
 import asyncio
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from pymysql.constants import COMMAND
 
 from infinite_scheduler.client import store_limits
 from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import StoreBusy, StoreUnavailable
 from infinite_scheduler.observe.events import LeaseLapsed, StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.proxy import Proxy, proxied
 from tests.servers.rig import APP, PATIENCE_S, Rig, overdue, until
 from tests.services.databases import connect, execute, kill_connections, kind_of
+
+LONG_ANSWER: dict[str, Any] = {
+    "postgres": b"SELECT repeat('x', 8000) FROM generate_series(1, 4000)",
+    "mariadb": "SELECT REPEAT('x', 8000) FROM seq_1_to_4000",
+}
+"""More than is on its way before somebody reads it."""
 
 HASTY = {"silence": "1500ms", "lock_wait": "1s"}
 """Gives a silent server up sooner."""
@@ -152,8 +163,6 @@ async def test_a_node_that_is_cut_off_can_be_stopped(way: tuple[Proxy, str]) -> 
 
 def test_dead_connections_are_noticed_by_the_kernel(url: str) -> None:
     """What no proxy can show: a machine that is gone acknowledges nothing."""
-    import socket
-
     connection = server_driver(f"{url}?sslmode=disable").connect()
     number = connection.fileno() if kind_of(url) == "postgres" else connection._sock.fileno()  # type: ignore[attr-defined]
     with closing(socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM)) as sock:
@@ -216,6 +225,72 @@ async def test_a_frozen_transaction_that_holds_a_shard_is_ended_by_the_server(ur
     await freezing
     assert tries == [4, 4], "it has begun anew, with the lock"
     frozen.close()
+
+
+def in_a_copy(connection: Any) -> None:
+    connection.pgconn.exec_(b"COPY pairs FROM STDIN")
+    connection.pgconn.put_copy_data(b"3\t0\n")
+    connection.pgconn.flush()
+
+
+def in_a_statement(connection: Any) -> None:
+    with closing(socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)) as wire:
+        parse = b"\0SELECT 1\0\0\0"
+        wire.sendall(b"P" + (len(parse) + 4).to_bytes(4, "big") + parse)
+        wire.sendall(b"B" + (100_000).to_bytes(4, "big") + bytes(5_000))
+
+
+def in_an_answer(connection: Any) -> None:
+    if isinstance(connection, psycopg.Connection):
+        connection.pgconn.send_query(LONG_ANSWER["postgres"])
+        connection.pgconn.flush()
+    else:
+        connection._execute_command(COMMAND.COM_QUERY, LONG_ANSWER["mariadb"])
+
+
+@pytest.mark.parametrize("freeze", [in_a_copy, in_a_statement, in_an_answer])
+def test_a_process_that_is_frozen_in_the_middle_of_a_statement_does_not_keep_its_locks(
+    postgres_url: str, freeze: Callable[[Any], None]
+) -> None:
+    """The server counts as idle only who is between two statements."""
+    _locks_are_given_up(f"{postgres_url}?sslmode=disable", freeze)
+
+
+def test_a_process_that_is_frozen_in_the_middle_of_an_answer_does_not_keep_its_locks(mariadb_url: str) -> None:
+    _locks_are_given_up(f"{mariadb_url}?sslmode=disable", in_an_answer)
+
+
+def _locks_are_given_up(url: str, freeze: Callable[[Any], None]) -> None:
+    execute(url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
+    execute(url, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
+    link = linked(url, idle_in_transaction="1s")
+    update = "UPDATE pairs SET n = n + 1 WHERE id = 1"
+    driver = server_driver(
+        url, store_limits(load_settings(overrides={"store": {"url": url, "idle_in_transaction": "1s"}}))
+    )
+    frozen: Any = driver.connect()
+    cursor = frozen.cursor()
+    driver.begin(cursor, Patience(driver.waits.lock_s))
+    cursor.execute(update)
+    freeze(frozen)
+    link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
+    assert execute(url, "SELECT n FROM pairs WHERE id = 1") == [(1,)], "what the frozen one did is undone"
+    link.close()
+    frozen.close()
+
+
+def test_a_session_of_somebody_else_is_left_alone(postgres_url: str) -> None:
+    execute(postgres_url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
+    link = linked(postgres_url, idle_in_transaction="1s", lock_wait="4s")
+    with closing(connect(postgres_url)) as stranger, closing(stranger.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("LOCK TABLE pairs")
+        in_a_copy(stranger)
+        with pytest.raises(StoreBusy):
+            link.write(lambda tx: tx.cursor.execute("INSERT INTO pairs VALUES (1, 0)"))  # type: ignore[attr-defined]
+        stranger.pgconn.put_copy_end()
+        assert stranger.pgconn.get_result().error_message == b""
+    link.close()
 
 
 async def test_a_lock_that_somebody_keeps_is_named(url: str) -> None:

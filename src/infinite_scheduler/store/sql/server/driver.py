@@ -61,6 +61,7 @@ class Fault(enum.Enum):
     MISSING_TABLE = "a statement named a table that is not there"
     REPEATED = "a bulk insert met a row that is there already"
     LOST = "the connection is gone, or of no use: the server behind it takes no writes"
+    HELD = "a lock was not to be had within this time; whoever holds it may be stuck"
     NOT_NOW = "the server takes no connection at the moment: it starts, stops, or has as many as it may"
     OTHER = "anything else: the caller must know"
 
@@ -142,6 +143,14 @@ class Driver(ABC):
     def occupied(self, seconds: int) -> SchedulerError:
         """The error when somebody else changes tables all the while."""
         return StoreUnavailable(f"{self.place}: another process changes tables for {seconds} s; nothing was done")
+
+    def end_stuck(self, cursor: Cursor) -> int:
+        """End transactions of this program whose processes say nothing, where the server does not do so by itself.
+
+        How many there were.
+        """
+        del cursor
+        return 0
 
     @abstractmethod
     def lock_tables(self, cursor: Cursor) -> None:

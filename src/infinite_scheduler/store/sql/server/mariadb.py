@@ -83,6 +83,7 @@ HEARD: Final = 0.9
 ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SETTINGS: Final = (
     "SET SESSION innodb_lock_wait_timeout = {lock_s}, SESSION lock_wait_timeout = {lock_s},"
+    " SESSION net_write_timeout = {idle_s},"  # who does not read an answer is as frozen as who asks for nothing
     " SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00'"
 )
 
@@ -128,7 +129,7 @@ class MariaDriver(Driver):
         self.dialect = MariaDialect(EXACT["MariaDB" if self._is_mariadb else "MySQL"])
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
-        cursor.execute(SETTINGS.format(lock_s=self.waits.lock_s))
+        cursor.execute(SETTINGS.format(lock_s=self.waits.lock_s, idle_s=self.waits.idle_s))
         with suppress(pymysql.err.OperationalError):  # MySQL has no such setting
             cursor.execute(f"SET SESSION idle_transaction_timeout = {self.waits.idle_s}")
         return connection

@@ -17,6 +17,8 @@ class Patience:
         self._lock_s = lock_s
         self._began_s: float | None = None
         self._waited_s = 0.0
+        self.looked = False
+        """Has the call looked whether somebody is stuck with what it waits for?"""
 
     def begin(self) -> None:
         """A try begins; those before it were in vain, so all of their time was."""

@@ -46,6 +46,21 @@ Rows are found by their keys. What the planner knows of a table is from before m
 rather read all of them.
 """
 
+LOOK_S: Final = 1.5
+"""After so long, once, a call looks whether somebody is stuck with the lock that it waits for.
+
+Longer than the server takes to see a deadlock.
+"""
+
+END_STUCK: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND usename = current_user AND application_name = current_setting('application_name')"
+    " AND state = 'active' AND wait_event_type = 'Client' AND xact_start IS NOT NULL"
+    " AND state_change < clock_timestamp() - make_interval(secs => %s)"
+)
+"""The server counts a transaction as idle only between statements. A process that is frozen in the middle of a COPY,
+of sending a statement or of reading an answer would keep its locks for as long as it lives."""
+
 DDL_LOCK: Final = 0x1F5C4ED0
 
 MAINTENANCE: Final = "postgres"
@@ -77,6 +92,25 @@ REFUSALS: Final = (
     errors.CannotConnectNow,
 )
 """What the words above mean."""
+
+MEANINGS: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Fault], ...]] = (
+    ((errors.DeadlockDetected, errors.SerializationFailure), Fault.AGAIN),
+    ((errors.UndefinedTable,), Fault.MISSING_TABLE),
+    ((errors.UniqueViolation,), Fault.REPEATED),
+    ((errors.LockNotAvailable,), Fault.HELD),
+    ((errors.QueryCanceled,), Fault.OTHER),
+    ((errors.TooManyConnections, errors.CannotConnectNow), Fault.NOT_NOW),
+    (
+        (
+            errors.AdminShutdown,
+            errors.CrashShutdown,
+            errors.IdleInTransactionSessionTimeout,
+            errors.ReadOnlySqlTransaction,
+        ),
+        Fault.LOST,
+    ),
+)
+"""Errors with a code of their own."""
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -160,7 +194,9 @@ class Turn(psycopg.Cursor[Any]):
     def left_ms(self) -> int:
         """How long the next statement may wait for a lock."""
         patience = cast("Patient", self.connection).patience
-        return round(patience.left_s * 1000) if patience else self.lock_ms
+        if patience is None:
+            return self.lock_ms
+        return round(1000 * (patience.left_s if patience.looked else min(LOOK_S, patience.left_s)))
 
 
 class KeyDumper(Dumper):
@@ -247,28 +283,12 @@ class PostgresDriver(Driver):
         _end(cast("Turn", cursor), "ROLLBACK")
 
     def fault(self, error: Exception) -> Fault:
-        match error:
-            case errors.DeadlockDetected() | errors.SerializationFailure():
-                return Fault.AGAIN
-            case errors.UndefinedTable():
-                return Fault.MISSING_TABLE
-            case errors.UniqueViolation():
-                return Fault.REPEATED
-            case errors.QueryCanceled():
-                return Fault.OTHER
-            case errors.TooManyConnections() | errors.CannotConnectNow():
-                return Fault.NOT_NOW
-            case (
-                errors.AdminShutdown()
-                | errors.CrashShutdown()
-                | errors.IdleInTransactionSessionTimeout()
-                | errors.ReadOnlySqlTransaction()
-            ):
-                return Fault.LOST
-            case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}:
-                return self._fault_of_words(str(error))
-            case _:
-                return Fault.OTHER
+        for kinds, meaning in MEANINGS:
+            if isinstance(error, kinds):
+                return meaning
+        if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08")[:2] in {"08", "57"}:
+            return self._fault_of_words(str(error))
+        return Fault.OTHER
 
     def _fault_of_words(self, words: str) -> Fault:
         if "FATAL" not in words:
@@ -316,6 +336,10 @@ class PostgresDriver(Driver):
 
     def _no_database(self, said: str) -> StoreMismatch:
         return StoreMismatch(f"{self.place}: {said}; make it with `infinite-scheduler migrate --create`")
+
+    def end_stuck(self, cursor: Cursor) -> int:
+        cursor.execute(END_STUCK, (self.waits.idle_s,))
+        return cursor.rowcount
 
     def lock_tables(self, cursor: Cursor) -> None:
         cursor.connection.silence_s = DDL_SILENCE_S  # type: ignore[attr-defined]
