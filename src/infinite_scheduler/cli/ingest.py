@@ -1,21 +1,16 @@
 """Commands about the topics that bring jobs: can they be read, how far are they, and set that."""
 
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from infinite_scheduler.cli.confirm import confirmed
-from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.session import Session, ask, is_there
+from infinite_scheduler.cli.session import Session
 from infinite_scheduler.cli.times import iso, relative
-from infinite_scheduler.client import store_limits
-from infinite_scheduler.config import Settings
 from infinite_scheduler.doors import Doors
-from infinite_scheduler.errors import InvalidRequest, PlacesMoved, StoreUnavailable
+from infinite_scheduler.errors import InvalidRequest, PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.status import (
     Change,
@@ -27,10 +22,6 @@ from infinite_scheduler.ingest.status import (
     plan_reset,
 )
 from infinite_scheduler.kafka.admin import Admin
-from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.sql.schema import SCHEMA_TABLE, version_of
-from infinite_scheduler.store.sql.server.address import names_server
-from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
 
 Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
 
@@ -66,31 +57,6 @@ def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaInges
 
 
 # Status
-
-
-def ask_status(place: Place, topic: str | None, group: str | None, kafka: str | None) -> int:
-    """The answer of `show_status`; where there is no store yet, who makes it, and nothing is made."""
-    if (lack := _lack_of_store(place.settings())) is not None:
-        raise StoreUnavailable(
-            f"no node has made the store yet: {lack}, and no topic is read; start a node (infinite-scheduler serve, "
-            "with the same --config and --store), or correct --config or --store"
-        )
-    return ask(place, lambda session: show_status(session, topic, group), kafka=kafka)
-
-
-def _lack_of_store(settings: Settings) -> str | None:
-    """What is not there that a store has."""
-    url = settings.store.address_url
-    if not names_server(url):
-        path = path_of(url)
-        return None if path == MEMORY or is_there(url) else f"there is no database {Path(path).absolute()}"
-    driver = server_driver(url, store_limits(settings))
-    try:
-        with closing(driver.connect()) as connection:
-            found = version_of(connection.cursor(), driver.dialect)
-    except driver.Error as error:
-        raise driver.translated(error) from error
-    return None if found else f"{driver.place} has no table {SCHEMA_TABLE}"
 
 
 async def show_status(session: Session, topic: str | None, group: str | None) -> int:

@@ -101,9 +101,10 @@ def topics_create(
 @with_place
 def ingest_status(place: Place, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
     """Say whether the topics that bring jobs are read, by whom, and how far. Ends with 1 if one is not ready."""
-    from infinite_scheduler.cli.ingest import ask_status
+    from infinite_scheduler.cli.ingest import show_status
+    from infinite_scheduler.cli.session import ask
 
-    return ask_status(place, topic, group, kafka)
+    return ask(place, lambda session: show_status(session, topic, group), kafka=kafka)
 
 
 @ingest.command("offsets")

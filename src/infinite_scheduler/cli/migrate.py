@@ -7,7 +7,7 @@ import msgspec
 
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.session import check_there, is_there
+from infinite_scheduler.cli.presence import check_there, lack_of_store
 from infinite_scheduler.client import store_limits
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
@@ -42,9 +42,9 @@ def prepare_store(place: Place, *, create: bool, days: int) -> int:
 async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
     url = settings.store.address_url
     limits = msgspec.structs.replace(store_limits(settings), ddl=True)  # a node's own setting is not meant here
-    made = _make_database(url, limits) if create else False
+    made = _make_database(settings, limits) if create else False
     if not (create or names_server(url)):
-        check_there(url)
+        check_there(settings)
     store = open_store(url, SystemClock(), limits)
     if not isinstance(store, SqlStore):
         raise StoreMismatch("this store needs no preparation")
@@ -67,10 +67,11 @@ async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
         await store.close()
 
 
-def _make_database(url: str, limits: StoreLimits) -> bool:
-    """Make the database that the URL names, unless it is there; a SQLite file comes by opening it."""
+def _make_database(settings: Settings, limits: StoreLimits) -> bool:
+    """Make the database that the settings name, unless it is there; a SQLite file comes by opening it."""
+    url = settings.store.address_url
     if not names_server(url):
-        return not is_there(url)
+        return lack_of_store(settings) is not None
     driver = server_driver(url, limits)
     try:
         return driver.create_database()

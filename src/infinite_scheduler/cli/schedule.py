@@ -10,7 +10,8 @@ import msgspec
 from infinite_scheduler.cli.bulk import Bulk, open_lines
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.session import Intent, Session, ask, is_there
+from infinite_scheduler.cli.presence import lack_of_store
+from infinite_scheduler.cli.session import Intent, Session, ask
 from infinite_scheduler.cli.times import when
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
@@ -77,7 +78,7 @@ def schedule_file(place: Place, wish: Wish, file: str, *, skip_bad: bool) -> int
         ask(place, lambda session: _check_known(session, wish.app))
     with open_lines(file) as lines:
         bulk = Bulk(wish.app, settings, SystemClock().wall_ms())
-        if is_there(settings.store.address_url):
+        if lack_of_store(settings) is None:
             ask(place, lambda asked: bulk.check(lines, asked.out, skip_bad=skip_bad, client=asked.client))
         else:  # nor is it made for a file that is refused
             asyncio.run(bulk.check(lines, Output(as_json=place.as_json), skip_bad=skip_bad))

@@ -2,21 +2,15 @@
 
 import asyncio
 import enum
-import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
+from infinite_scheduler.cli.presence import check_there
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
-from infinite_scheduler.errors import StoreMismatch, StoreUnavailable
-from infinite_scheduler.store.sql.sqlite import MEMORY, is_store, path_of
-
-MAKING_MS: Final = 2000
-"""How long a blank file may take to become a store: a node that is starting makes one."""
 
 
 class Intent(enum.Enum):
@@ -62,35 +56,10 @@ def ask(
 
 async def _ask(place: Place, settings: Settings, question: Question, intent: Intent, app: str | None) -> int:
     if not (intent is Intent.ADD and app in settings.apps):
-        check_there(settings.store.address_url)
+        check_there(settings)
     async with Client(settings=settings) as client:
         await _register(client, settings, intent)
         return await question(Session(client, Output(as_json=place.as_json), settings)) or 0
-
-
-def is_there(url: str) -> bool:
-    """Can the store be opened without making a SQLite file?"""
-    return not url.startswith("sqlite:") or (path_of(url) != MEMORY and Path(path_of(url)).exists())
-
-
-def check_there(url: str) -> None:
-    """Refuse a SQLite file that does not exist: a command that finds nothing must not leave a new one behind."""
-    if not url.startswith("sqlite:"):
-        return
-    path = path_of(url)
-    if path == MEMORY:
-        return
-    if not is_there(url):
-        raise StoreUnavailable(
-            f"there is no database {Path(path).absolute()}: check --store or --config; a node makes it when it starts, "
-            "and so does `schedule` with a configuration that names the app"
-        )
-    clock = SystemClock()
-    until_ms = clock.steady_ms() + MAKING_MS
-    while not (found := is_store(path)):
-        if found is False or clock.steady_ms() >= until_ms:
-            raise StoreMismatch(f"{Path(path).absolute()} is no store: it has no table scheduler_schema")
-        time.sleep(0.01)
 
 
 async def _register(client: Client, settings: Settings, intent: Intent) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler.cli.session import check_there
+from infinite_scheduler.cli.presence import check_there
+from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.sync_client import SyncClient
 
@@ -13,7 +14,7 @@ from infinite_scheduler.sync_client import SyncClient
 def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.cli.session.MAKING_MS", 60_000)  # a slow disk takes its time
+    monkeypatch.setattr("infinite_scheduler.cli.presence.MAKING_MS", 60_000)  # a slow disk takes its time
     path = tmp_path / "new.db"
     path.touch()
     made = threading.Event()
@@ -24,7 +25,7 @@ def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
 
     maker = threading.Timer(0.2, make)
     maker.start()
-    check_there(f"sqlite:///{path}")
+    check_there(load_settings(overrides={"store": {"url": f"sqlite:///{path}"}}))
     maker.join()
     assert made.is_set()
 
@@ -32,9 +33,9 @@ def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
 def test_a_file_that_stays_blank_is_no_store_and_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.cli.session.MAKING_MS", 50)
+    monkeypatch.setattr("infinite_scheduler.cli.presence.MAKING_MS", 50)
     path = tmp_path / "blank.db"
     path.touch()
     with pytest.raises(StoreMismatch, match="is no store"):
-        check_there(f"sqlite:///{path}")
+        check_there(load_settings(overrides={"store": {"url": f"sqlite:///{path}"}}))
     assert path.read_bytes() == b""
