@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
+from infinite_scheduler.store.base import Grant
 from tests.unit.engine_rig import Node, Rig, rig
 
 
@@ -176,6 +178,33 @@ async def test_what_a_death_left_behind_is_worked_off_before_its_shards_move_on(
         assert shares(first, third) == [4, 4]
         assert not first.told_of(events.SuspectsFound)
         assert not third.told_of(events.SuspectsFound)
+        await once(world, accepted)
+
+
+async def test_a_shard_stays_until_it_is_read_what_a_death_left_behind_in_it() -> None:
+    async with rig(shards=8) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        accepted = await world.spread([2000] * 80)
+        await second.crash(proven=False)
+        await world.advance(6000)
+        third = await world.node("n3").app().start()
+        enter = first.lane.holdings.enter
+
+        def stick(grants: Sequence[Grant]) -> None:
+            enter(grants)
+            first.wire.lanes_go_on.clear()  # and so nothing is read of them
+
+        first.lane.holdings.enter = stick  # type: ignore[method-assign]
+        await world.until(lambda: first.told_of(events.ShardsTaken)[-1].unclean)
+        left_behind = [tenure for tenure in first.tenures if tenure.careful_ms > 0]
+        await world.advance(3000)
+        assert left_behind
+        assert not any(tenure.draining for tenure in left_behind)
+        first.wire.lanes_go_on.set()
+        await world.advance(30_000)
+        assert shares(first, third) == [4, 4]
         await once(world, accepted)
 
 

@@ -64,10 +64,10 @@ class Lane:
         return {shard: tenure.owner for shard, tenure in self.holdings.tenures.items()}
 
     def unsettled(self) -> Collection[Shard]:
-        """Those with suspects that are about to fire: elsewhere they would fire in smaller windows, for nothing."""
+        """Those with suspects that are about to fire: elsewhere they would fire later, and in smaller windows."""
         paused = {app for app, window in self._windows.items() if window.desk.paused}
         tenures = self.holdings.tenures
-        return {shard for shard, tenure in tenures.items() if tenure.detained and shard.app not in paused}
+        return {shard for shard, tenure in tenures.items() if tenure.has_suspects and shard.app not in paused}
 
     def poke(self) -> None:
         """Requests may wait."""

@@ -58,6 +58,11 @@ class Tenure:
         return not self.draining and self.doubt is None
 
     @property
+    def has_suspects(self) -> bool:
+        """Are there jobs that may have ended the former owner's process, or may some be left to scan?"""
+        return bool(self.detained) or self.unread_ms <= self.careful_ms
+
+    @property
     def end(self) -> bytes:
         """The position of the line."""
         return start_of(self.line_ms)
