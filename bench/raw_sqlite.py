@@ -28,8 +28,8 @@ from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted, _set
 from infinite_scheduler.store.sql.relational import KEY
 from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, migrate
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
-from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import NewRow, Session, Update
 from infinite_scheduler.store.sql.tables import DAILY
 

@@ -9,7 +9,7 @@ import pytest
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, Page, Scan, Settlement
 from infinite_scheduler.store.sql import door, owner
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
 
 NOW = 1_794_787_200_000

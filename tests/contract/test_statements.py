@@ -24,7 +24,7 @@ from infinite_scheduler.model import (
     start_of,
 )
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
 
 NOW = 1_794_787_200_000  # 2026-11-16 00:00 UTC: the jobs of a test lie on both sides of midnight

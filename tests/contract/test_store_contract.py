@@ -6,7 +6,7 @@ import pytest
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import StoreContract
 from infinite_scheduler.testing.store_contract import Bench

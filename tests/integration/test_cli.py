@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.store.sql import sqlite_session
+from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from tests.command import run_here
 
 HANDLERS = """

@@ -8,7 +8,7 @@ from infinite_scheduler.model import JobSpec, Status
 from infinite_scheduler.store.base import Query
 from infinite_scheduler.store.inbox import LetterQuery, Move, Source
 from infinite_scheduler.store.sql.schema import VERSION
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock
 from tests.older_schema import schema_version

@@ -24,10 +24,13 @@ from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Attempt, Job, JobId, Owner, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, ShardInfo, Upkeep
-from infinite_scheduler.store.sql import sqlite_checkpoint, sqlite_session, sqlite_turns, upkeep
-from infinite_scheduler.store.sql.liveness import LockFolder
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
-from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
+from infinite_scheduler.store.sql import upkeep
+from infinite_scheduler.store.sql.sqlite import checkpoint as sqlite_checkpoint
+from infinite_scheduler.store.sql.sqlite import session as sqlite_session
+from infinite_scheduler.store.sql.sqlite import turns as sqlite_turns
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase, path_of
+from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, moved_table
 from tests.contract.test_statements import (
@@ -90,7 +93,7 @@ PRELUDE = """
 import asyncio, os, sys
 from tests.contract.test_statements import *
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 path = sys.argv[1]
 """
 
@@ -731,7 +734,7 @@ print("ready", flush=True); sys.stdin.readline()
         for asked in (database, second):
             assert asked.dead(nodes) == frozenset()
         code = """
-from infinite_scheduler.store.sql.liveness import LockFolder
+from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 print(len(LockFolder(Path(f"{path}-nodes")).free(["mine", "other"])), flush=True)
 """
         assert said(start(code, path)) == "0"  # and the locks are still there: asking did not give them up

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from infinite_scheduler import KafkaHandler, Scheduler
-from infinite_scheduler.errors import SendError
+from infinite_scheduler.errors import BrokerUnavailable, SendError
+from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.model import Job, JobId
 from infinite_scheduler.observe import events
@@ -100,6 +101,11 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
                 await wary.has([1])
             finally:
                 await asyncio.to_thread(broker.show, "first")
+
+
+async def test_a_client_without_tls_is_told_what_may_be_wrong(broker: SafeKafka) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"is security\.protocol what it expects"):
+        await Admin(KafkaOptions(broker.url, {})).overview(["jobs"])
 
 
 async def _sending(options: Any) -> SendError:

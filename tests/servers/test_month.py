@@ -13,7 +13,7 @@ from infinite_scheduler import Job, NewJob, Retry
 from infinite_scheduler.model import DAY_MS, JobId, Outcome, Status, moment
 from infinite_scheduler.observe.events import Event, Maintained, Swept, TaskFailed
 from infinite_scheduler.store.base import StoreLimits
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.store.sql.tables import SPANS, later_table

@@ -13,7 +13,7 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import inbox
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing.store_contract.ingesting import Ingesting
 from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Statements
 from tests.simulation.interleave import SimStage, Stage, ThreadStage
 from tests.simulation.interleavings import INTERLEAVINGS, Interleaving

@@ -21,7 +21,7 @@ from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.base import NodeInfo, Query, Upkeep, Verdict
-from infinite_scheduler.store.sql.sqlite import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock

@@ -136,7 +136,7 @@ def test_an_error_that_may_pass_is_worth_another_try(code: int) -> None:
         (KafkaError._UNKNOWN_TOPIC, "topic 'orders' does not exist on broker:9092: make it"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed to use topic 'orders'"),
         (KafkaError.MSG_SIZE_TOO_LARGE, "too large for topic 'orders': send less"),
-        (KafkaError._ALL_BROKERS_DOWN, "no broker at broker:9092 can be reached"),
+        (KafkaError._ALL_BROKERS_DOWN, "no broker at broker:9092 can be reached.*is security.protocol what it expects"),
         (KafkaError._AUTHENTICATION, "broker:9092 refuses the login"),
         (KafkaError._SSL, "check security.protocol"),
         (KafkaError.REBALANCE_IN_PROGRESS, "topic 'orders' on broker:9092.*REBALANCE_IN_PROGRESS"),

@@ -43,7 +43,7 @@ def _names(config: object, store: object) -> Iterable[str]:
 
 
 def _stored(url: str) -> list[str]:
-    from infinite_scheduler.store.sql.sqlite import glance, path_of  # noqa: PLC0415
+    from infinite_scheduler.store.sql.sqlite.database import glance, path_of  # noqa: PLC0415
 
     if not url.startswith("sqlite:"):
         return []

@@ -12,7 +12,7 @@ from infinite_scheduler.errors import StoreMismatch, StoreUnavailable
 from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.schema import SCHEMA_TABLE
 from infinite_scheduler.store.sql.server.address import names_server
-from infinite_scheduler.store.sql.sqlite import MEMORY, is_store, path_of
+from infinite_scheduler.store.sql.sqlite.database import MEMORY, is_store, path_of
 
 MAKING_MS: Final = 2000
 """How long a blank file may take to become a store: a node that is starting makes one."""

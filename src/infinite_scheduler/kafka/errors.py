@@ -33,6 +33,7 @@ _SHUT_OUT: Final = (
     "Kafka at {servers} has shut this client out, and another takes its place: if group.instance.id is set, "
     "give every node its own"
 )
+_OTHERWISE: Final = " If so, is security.protocol what it expects?"
 _TIMED_OUT: Final = "no broker at {servers} took a message for topic {topic!r} in time"
 
 _SENTENCES: Final[Mapping[str, str]] = {
@@ -52,8 +53,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW,
     "_MSG_TIMED_OUT": _TIMED_OUT,
     "_TIMED_OUT": "no answer from Kafka at {servers} in time",
-    "_ALL_BROKERS_DOWN": "no broker at {servers} can be reached: is Kafka running there?",
-    "_TRANSPORT": "the connection to Kafka at {servers} failed: is it running there?",
+    "_ALL_BROKERS_DOWN": "no broker at {servers} can be reached: is Kafka running there?" + _OTHERWISE,
+    "_TRANSPORT": "the connection to Kafka at {servers} failed: is it running there?" + _OTHERWISE,
     "_RESOLVE": "no such host in {servers}: correct bootstrap_servers",
     "_AUTHENTICATION": "Kafka at {servers} refuses the login: check the sasl.* properties",
     "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",

@@ -36,7 +36,7 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
             f"store.url: no store for {scheme!r} in this version; "
             "expected sqlite:///FILE, mariadb://…, mysql://… or postgresql://…"
         )
-    from infinite_scheduler.store.sql.sqlite import SqliteDatabase, path_of
+    from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase, path_of
 
     return SqliteDatabase(path_of(url))
 

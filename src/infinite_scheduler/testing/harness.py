@@ -14,7 +14,7 @@ from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.scheduler import Scheduler
-from infinite_scheduler.store.sql.sqlite import MEMORY, SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.database import MEMORY, SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing.clock import START_MS, ManualClock
 from infinite_scheduler.testing.pump import Pump

@@ -16,8 +16,8 @@ from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.dialect import Cursor
 from infinite_scheduler.store.sql.relational import ONCE, SqlStatements
 from infinite_scheduler.store.sql.server.address import names_server
-from infinite_scheduler.store.sql.sqlite import MEMORY, path_of
-from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite.database import MEMORY, path_of
+from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 
 T = TypeVar("T")
 

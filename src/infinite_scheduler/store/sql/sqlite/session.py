@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.rows import RunAgain
-from infinite_scheduler.store.sql.sqlite_checkpoint import checkpoint
-from infinite_scheduler.store.sql.sqlite_errors import (
+from infinite_scheduler.store.sql.sqlite.checkpoint import checkpoint
+from infinite_scheduler.store.sql.sqlite.errors import (
     in_doubt,
     is_busy,
     is_missing_table,
@@ -20,7 +20,7 @@ from infinite_scheduler.store.sql.sqlite_errors import (
     too_busy,
     translated,
 )
-from infinite_scheduler.store.sql.sqlite_turns import pause
+from infinite_scheduler.store.sql.sqlite.turns import pause
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.worker import Worker
 

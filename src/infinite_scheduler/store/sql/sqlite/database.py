@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.store.base import NodeInfo, Upkeep
-from infinite_scheduler.store.sql.liveness import LockFolder
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
 from infinite_scheduler.store.sql.server.masking import masked
-from infinite_scheduler.store.sql.sqlite_checkpoint import Checkpointer
-from infinite_scheduler.store.sql.sqlite_dialect import SqliteDialect
-from infinite_scheduler.store.sql.sqlite_session import InlineSession, ThreadSession, Transactions
-from infinite_scheduler.store.sql.sqlite_turns import Turns
+from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
+from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
+from infinite_scheduler.store.sql.sqlite.session import InlineSession, ThreadSession, Transactions
+from infinite_scheduler.store.sql.sqlite.turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.upkeep import Keeper
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
