@@ -14,6 +14,9 @@ from pathlib import Path
 from infinite_scheduler import Client, NewJob
 from infinite_scheduler.errors import SchedulerError, TooLate
 
+AT_ONCE = 5000
+"""So many jobs in a call."""
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -40,7 +43,8 @@ async def main(url: str, app: str, count: int, span_ms: int, file: Path) -> None
     start_ms = now_ms() + count  # when all of them should be accepted
     jobs = [NewJob(at=start_ms + random.randrange(span_ms)) for _ in range(count)]
     async with Client(url) as client, asyncio.TaskGroup() as tasks:
-        accepted = await client.schedule_many(app, jobs)
+        calls = [jobs[first : first + AT_ONCE] for first in range(0, count, AT_ONCE)]
+        accepted = [one for call in calls for one in await client.schedule_many(app, call)]
         file.write_text(str(start_ms))  # noqa: ASYNC240 - nothing else is to be done meanwhile
         for job in accepted:
             tasks.create_task(cancel(client, app, job.id, job.due_ms))

@@ -21,7 +21,8 @@ def test_an_acknowledged_cancel_never_fires_and_a_late_one_always_did(place: Pla
     begun = place.folder / "begun"
     numbers = str(JOBS), str(SPAN_S * 1000)
     script = place.script("cancels.py", f"sqlite:///{place.database}", place.app, *numbers, str(begun))
-    until(lambda: begun.exists() and begun.read_text(), "all jobs are accepted")
+    until(lambda: script.poll() is not None or (begun.exists() and begun.read_text()), "all jobs are accepted")
+    assert script.poll() is None, script.communicate()[1]
     killer.moments = [int(begun.read_text()) + random.randrange(SPAN_S * 1000) for _ in range(kills)]
     killer.start()
     out, err = script.communicate(timeout=SPAN_S + 90)
