@@ -284,12 +284,28 @@ def test_a_session_of_somebody_else_is_left_alone(postgres_url: str) -> None:
     link = linked(postgres_url, idle_in_transaction="1s", lock_wait="4s")
     with closing(connect(postgres_url)) as stranger, closing(stranger.cursor()) as cursor:
         cursor.execute("BEGIN")
-        cursor.execute("LOCK TABLE pairs")
+        cursor.execute("INSERT INTO pairs VALUES (1, 0)")
         in_a_copy(stranger)
         with pytest.raises(StoreBusy):
             link.write(lambda tx: tx.cursor.execute("INSERT INTO pairs VALUES (1, 0)"))  # type: ignore[attr-defined]
         stranger.pgconn.put_copy_end()
         assert stranger.pgconn.get_result().error_message == b""
+    link.close()
+
+
+def test_a_long_answer_to_somebody_who_only_reads_is_left_alone(postgres_url: str) -> None:
+    execute(postgres_url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
+    link = linked(postgres_url, idle_in_transaction="1s", lock_wait="4s")
+    reader: Any = server_driver(postgres_url).connect()
+    in_an_answer(reader)
+    with closing(connect(postgres_url)) as stranger, closing(stranger.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO pairs VALUES (1, 0)")
+        with pytest.raises(StoreBusy):
+            link.write(lambda tx: tx.cursor.execute("INSERT INTO pairs VALUES (1, 0)"))  # type: ignore[attr-defined]
+    rows = reader.pgconn.get_result()
+    assert (rows.error_message, rows.ntuples) == (b"", 4000)
+    reader.close()
     link.close()
 
 

@@ -55,11 +55,12 @@ Longer than the server takes to see a deadlock.
 END_STUCK: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND usename = current_user AND application_name = current_setting('application_name')"
-    " AND state = 'active' AND wait_event_type = 'Client' AND xact_start IS NOT NULL"
+    " AND state = 'active' AND wait_event_type = 'Client' AND backend_xid IS NOT NULL"
     " AND state_change < clock_timestamp() - make_interval(secs => %s)"
 )
 """The server counts a transaction as idle only between statements. A process that is frozen in the middle of a COPY,
-of sending a statement or of reading an answer would keep its locks for as long as it lives."""
+of sending a statement or of reading an answer would keep its locks for as long as it lives. Who has locked a row has a
+transaction id; who only reads has none, and is in nobody's way."""
 
 DDL_LOCK: Final = 0x1F5C4ED0
 
