@@ -43,7 +43,7 @@ demo: setup ## See jobs handed over on time
 	$(BIN)/infinite-scheduler demo
 
 test: wheel ## Run the whole suite with real servers; acceptance tests last, as they mind how busy the machine is
-	$(SERVERS) run -- $(PYTEST) -n 2 --dist worksteal tests --ignore=tests/acceptance
+	$(SERVERS) run -- $(PYTEST) -n 3 --dist worksteal tests --ignore=tests/acceptance
 	$(SERVERS) run -- $(PYTEST) -n 2 --dist loadfile tests/acceptance
 
 test-quick: setup ## Run the unit and contract tests that need no servers
