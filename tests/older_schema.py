@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from unittest import mock
 
 from infinite_scheduler.cli import migrate
-from infinite_scheduler.store.sql import schema, sqlite
+from infinite_scheduler.store.sql import schema
 from infinite_scheduler.store.sql.server import tables
+from infinite_scheduler.store.sql.sqlite import database
 
 
 @contextmanager
@@ -16,7 +17,7 @@ def schema_version(version: int) -> Iterator[None]:
     with (
         mock.patch.object(schema, "MIGRATIONS", steps),
         mock.patch.object(schema, "VERSION", version),
-        mock.patch.object(sqlite, "VERSION", version),
+        mock.patch.object(database, "VERSION", version),
         mock.patch.object(tables, "VERSION", version),
         mock.patch.object(migrate, "VERSION", version),
     ):

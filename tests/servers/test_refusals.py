@@ -19,6 +19,8 @@ from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch
 from infinite_scheduler.store import open_store, server_driver
 from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.sql.server import session
+from infinite_scheduler.store.sql.server.driver import Waits
+from infinite_scheduler.store.sql.server.mariadb import MariaDriver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from tests.servers.rig import Rig
@@ -249,3 +251,17 @@ async def test_a_connection_that_is_not_to_be_had_for_a_moment_is_tried_again(
         monkeypatch.setattr(session, "_pause", somebody_leaves)
         assert len(link.read(lambda tx: tx.read_apps())) == 1
         link.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (3, "Error writing file './jobs/work_20261116.frm' (Errcode: 28 \"No space left on device\")"),
+        (1021, "Disk full (./jobs/#sql); waiting for someone to free some space"),
+        (1114, "The table 'work_20261116' is full"),
+    ],
+)
+def test_a_full_disk_of_mariadb_is_told_as_such_whatever_could_not_be_written(said: tuple[int, str]) -> None:
+    error = MariaDriver({}, "there", Waits()).translated(pymysql.err.InternalError(*said))
+    assert isinstance(error, StoreBroken)
+    assert str(error).startswith("there: no space left (")

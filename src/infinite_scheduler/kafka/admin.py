@@ -30,8 +30,17 @@ _MOMENT_S: Final = 0.02
 _HOPELESS: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
 """Errors of connections after which it is no use to wait for the rest of the time."""
 
-_PASSING: Final = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT", "COORDINATOR_NOT_AVAILABLE"})
-"""Errors of a topic or a group that has just been made."""
+_PASSING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "_NOENT",
+        "COORDINATOR_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "NOT_COORDINATOR",
+    }
+)
+"""Errors of a topic or a group that has just been made, or whose broker has just started."""
 
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "GROUP_ID_NOT_FOUND"})
 
@@ -219,7 +228,7 @@ class Admin:
         """The answer to a question; what was made a moment ago is asked again until it is ready."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        until_s = time.monotonic() + _OPTIONAL_S
+        until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return await asyncio.wrap_future(ask())

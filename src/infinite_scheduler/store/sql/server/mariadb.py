@@ -43,6 +43,9 @@ _NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was c
 _NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
 _NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
 
+FULL: Final = "Errcode: 28"
+"""Of the operating system: no space left. Files of tables that cannot be made are told by codes of their own."""
+
 STATEMENT_TIMEOUT: Final = 1969
 """MariaDB has ended a statement that took longer than it may."""
 
@@ -172,7 +175,7 @@ class MariaDriver(Driver):
 
     def translated(self, error: Exception) -> SchedulerError:
         said = self.said(error)
-        known = TRANSLATED.get(error.args[0] if error.args else 0)
+        known = _NO_SPACE if FULL in said else TRANSLATED.get(error.args[0] if error.args else 0)
         if known is not None:
             kind, text = known
             return kind(text.format(place=self.place, said=said, lock_s=self.waits.lock_s))
