@@ -33,6 +33,7 @@ COMMANDS = [
     ("jobs", "list"),
     ("jobs", "show", JOB),
     ("jobs", "cancel", JOB),
+    ("jobs", "run-now", JOB),
     ("explain", JOB),
     ("nodes",),
     ("nodes", "drain", "node-1"),

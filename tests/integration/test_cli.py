@@ -523,26 +523,6 @@ def test_a_node_without_any_configuration_says_what_it_needs(shell: Shell) -> No
     assert told.err.startswith("error: without --config FILE the configuration names no apps")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("jobs", "list"),
-        ("jobs", "show", NO_JOB),
-        ("jobs", "cancel", NO_JOB),
-        ("jobs", "run-now", NO_JOB),
-        ("explain", NO_JOB),
-        ("nodes",),
-        ("nodes", "drain", "nope"),
-        ("apps", "list"),
-        ("apps", "pause", "nope"),
-        ("schedule", "nope", "--in", "5m"),
-    ],
-)
-def test_a_missing_database_is_not_made_by_who_finds_nothing_there(shell: Shell, arguments: Sequence[str]) -> None:
-    assert "there is no database" in bad(shell, *arguments, code=5)
-    assert list(shell.folder.glob("jobs.db*")) == []
-
-
 @pytest.mark.parametrize("command", ["show", "cancel", "run-now", "retry"])
 def test_an_unknown_job_ends_with_3_and_what_is_no_id_with_2(shell: Shell, command: str) -> None:
     shell.schedule()

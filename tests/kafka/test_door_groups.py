@@ -185,3 +185,4 @@ async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
     await real.send(messages(range(60)))
     await real.has(range(60))
     await until(lambda: all(door.ready for door in doors))
+    assert not await real.letters()

@@ -64,6 +64,7 @@ async def test_connections_that_are_killed_again_and_again_lose_and_repeat_nothi
         ids += await rig.add(50, "20ms")
         await asyncio.to_thread(kill_connections, url)
     await rig.done(ids)
+    assert len(rig.deliveries) == len(ids) == 400
 
 
 # A lost answer
@@ -94,6 +95,7 @@ async def test_answers_that_are_lost_while_a_node_works_lose_and_repeat_nothing(
             await until(lambda: not proxy.waits_to_cut, "the connection is cut")
         await rig.done(ids)
         await until(lambda: proxy.cuts == 10, "the last connection is cut")
+        assert len(rig.deliveries) == len(ids) == 200
 
 
 def test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again(way: tuple[Proxy, str], url: str) -> None:
@@ -253,14 +255,15 @@ def test_a_process_that_is_frozen_in_the_middle_of_a_statement_does_not_keep_its
     postgres_url: str, freeze: Callable[[Any], None]
 ) -> None:
     """The server counts as idle only who is between two statements."""
-    _locks_are_given_up(f"{postgres_url}?sslmode=disable", freeze)
+    assert _written_beside_a_frozen_one(f"{postgres_url}?sslmode=disable", freeze) == [(1,)], "and its own is undone"
 
 
 def test_a_process_that_is_frozen_in_the_middle_of_an_answer_does_not_keep_its_locks(mariadb_url: str) -> None:
-    _locks_are_given_up(f"{mariadb_url}?sslmode=disable", in_an_answer)
+    assert _written_beside_a_frozen_one(f"{mariadb_url}?sslmode=disable", in_an_answer) == [(1,)], "its own is undone"
 
 
-def _locks_are_given_up(url: str, freeze: Callable[[Any], None]) -> None:
+def _written_beside_a_frozen_one(url: str, freeze: Callable[[Any], None]) -> Any:
+    """What is in a row after somebody who froze with its lock, and somebody else, have each added one."""
     execute(url, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT)")
     execute(url, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
     link = linked(url, idle_in_transaction="1s")
@@ -274,9 +277,10 @@ def _locks_are_given_up(url: str, freeze: Callable[[Any], None]) -> None:
     cursor.execute(update)
     freeze(frozen)
     link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
-    assert execute(url, "SELECT n FROM pairs WHERE id = 1") == [(1,)], "what the frozen one did is undone"
+    found = execute(url, "SELECT n FROM pairs WHERE id = 1")
     link.close()
     frozen.close()
+    return found
 
 
 def test_a_session_of_somebody_else_is_left_alone(postgres_url: str) -> None:

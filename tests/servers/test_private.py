@@ -281,8 +281,12 @@ async def _fill_and_go_on(server: Server, url: str, disk: Path) -> None:
 
 def test_the_words_of_a_full_disk_are_understood() -> None:
     driver = server_driver("mariadb://u:p@127.0.0.1/db")
-    for code, words in ((1114, "The table 'work_scheduled_jobs_later' is full"), (1021, "Disk full (/tmp/#sql)")):
-        error = driver.translated(pymysql.err.OperationalError(code, words))
+    for code, words in (
+        (1114, "The table 'work_scheduled_jobs_later' is full"),
+        (1021, "Disk full (/tmp/#sql)"),
+        (3, 'Error writing file "./jobs/work_20261116.frm" (Errcode: 28 "No space left on device")'),
+    ):
+        error = driver.translated(pymysql.err.InternalError(code, words))
         assert isinstance(error, StoreBroken)
         assert "no space left" in str(error)
         assert words in str(error)

@@ -105,9 +105,9 @@ class Link:
             case Fault.LOST:
                 self.close()
                 raise self._driver.translated(error) from error
-            case Fault.HELD if self._is_worth_another_try(patience):
-                pass
-            case Fault.HELD | Fault.OTHER:
+            case Fault.HELD:
+                self._end_stuck(error, patience)
+            case Fault.OTHER:
                 raise self._driver.translated(error) from error
             case Fault.AGAIN if course.tries > 1 and patience.over:
                 raise self._entangled(course) from error
@@ -121,17 +121,17 @@ class Link:
             case Fault.REPEATED:
                 pass  # the next try goes row by row
 
-    def _is_worth_another_try(self, patience: Patience) -> bool:
-        """A lock was not to be had. The first time, look whether somebody is stuck with it."""
-        if patience.looked:
-            return False
-        patience.looked = True
-        try:
-            freed = self._driver.end_stuck(self._connected().cursor)
-        except self._driver.Error:
-            self.close()
-            freed = 0
-        return bool(freed) or not patience.over
+    def _end_stuck(self, error: Exception, patience: Patience) -> None:
+        """A lock was not to be had: once, free it from who is stuck with it. Raise if it is no use to wait on."""
+        freed, looked = 0, patience.looked
+        if not looked:
+            patience.looked = True
+            try:
+                freed = self._driver.end_stuck(self._connected().cursor)
+            except self._driver.Error:
+                self.close()
+        if not freed and (looked or patience.over):
+            raise self._driver.translated(error) from error
 
     def _look_for_tables(self) -> None:
         """Retention drops tables and says so in the database; what is gone without that is told once, loudly."""
