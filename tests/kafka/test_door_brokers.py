@@ -191,7 +191,8 @@ async def test_marks_of_transactions_are_no_lag(real: Rig) -> None:
     assert {partition: place for partition, place in (await real.places()).items() if place} == {0: 4, 1: 2}
     status = await look(real.config(), real.inbox)
     assert (status.lag, status.ready) == (0, True)
-    await until_it_has({0: 4, 1: 2}, lambda: Admin(real.config().options).committed(real.group, real.topic))
+    async with Admin(real.config().options) as admin:
+        await until_it_has({0: 4, 1: 2}, lambda: admin.committed(real.group, real.topic, [0, 1]))
     await transactions(real, [5, 7, 8])
     await real.has([1, 5, 7])
     await until_it_has({0: 10, 1: 2}, real.places)

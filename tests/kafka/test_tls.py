@@ -104,8 +104,9 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
 
 
 async def test_a_client_without_tls_is_told_what_may_be_wrong(broker: SafeKafka) -> None:
-    with pytest.raises(BrokerUnavailable, match=r"is security\.protocol what it expects"):
-        await Admin(KafkaOptions(broker.url, {})).overview(["jobs"])
+    async with Admin(KafkaOptions(broker.url, {})) as admin:
+        with pytest.raises(BrokerUnavailable, match=r"is security\.protocol what it expects"):
+            await admin.overview(["jobs"])
 
 
 async def _sending(options: Any) -> SendError:

@@ -192,7 +192,8 @@ def test_a_place_that_is_none_is_refused(where: str) -> None:
 
 
 async def planned(servers: str, inbox: Inbox, text: str) -> list[tuple[int, int | None, int, int]]:
-    changes = await plan_reset(parse_reset(text, UTC), GROUP, inbox, Admin(config_of(servers).options))
+    async with Admin(config_of(servers).options) as admin:
+        changes = await plan_reset(parse_reset(text, UTC), GROUP, inbox, admin)
     return [(each.move.source.partition, each.move.seen, each.move.next, each.again) for each in changes]
 
 
@@ -241,7 +242,8 @@ async def test_a_place_that_is_not_there_is_refused(mock_kafka: str, inbox: Inbo
 async def test_a_plan_is_refused_when_somebody_has_read_on_meanwhile(mock_kafka: str, inbox: Inbox) -> None:
     write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
     await place(inbox, 3)
-    changes = await plan_reset(Reset("jobs", 0, "earliest"), GROUP, inbox, Admin(config_of(mock_kafka).options))
+    async with Admin(config_of(mock_kafka).options) as admin:
+        changes = await plan_reset(Reset("jobs", 0, "earliest"), GROUP, inbox, admin)
     await inbox.take([], [], [Move(source=Source(GROUP, "jobs", 0), seen=3, next=4)])
     with pytest.raises(PlacesMoved):
         await inbox.reset([change.move for change in changes])

@@ -1,10 +1,8 @@
 """What librdkafka is told by each of its clients, and that nobody can set what the code sets itself."""
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from infinite_scheduler.ingest import topic_client
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
@@ -78,22 +76,3 @@ async def test_the_producer_waits_for_all_replicas_and_writes_once(made: list[di
     (settings,) = made
     assert (settings["acks"], settings["enable.idempotence"]) == ("all", True)
     assert settings["queue.buffering.max.kbytes"] == 32_768
-
-
-@pytest.mark.parametrize("code", [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR])
-async def test_a_coordinator_that_has_just_started_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    asked: list[str] = []
-
-    def offsets(_: object, wanted: list[Any], **more: object) -> dict[str, "Future[Any]"]:
-        answer: Future[Any] = Future()
-        if asked:
-            answer.set_result(ConsumerGroupTopicPartitions("readers", [TopicPartition("jobs", 2, 7)]))
-        else:
-            answer.set_exception(KafkaException(KafkaError(code)))
-        asked.append(wanted[0].group_id)
-        return {"readers": answer}
-
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient.list_consumer_group_offsets", offsets)
-    monkeypatch.setattr(Admin, "_metadata", lambda self: None)
-    assert await Admin(KafkaOptions("127.0.0.1:1")).committed("readers", "jobs") == {2: 7}
-    assert asked == ["readers", "readers"]

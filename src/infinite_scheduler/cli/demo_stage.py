@@ -110,11 +110,11 @@ def _temporary_store() -> Iterator[str]:
 @asynccontextmanager
 async def _own_topics(stage: Stage, left: list[str]) -> AsyncIterator[None]:
     """Topics that nobody else uses, gone at the end, and the groups that read them too."""
-    admin = Admin(stage.options)
-    await admin.overview([])  # where nobody answers, there is nothing to clean up
     wanted = [WantedTopic(name=f"{name}{stage.mark}", partitions=size) for name, size in TOPICS.items()]
-    try:
-        await make_topics(admin, wanted)
-        yield
-    finally:
-        left += await admin.remove([topic.name for topic in wanted], stage.groups)
+    async with Admin(stage.options) as admin:
+        await admin.overview([])  # where nobody answers, there is nothing to clean up
+        try:
+            await make_topics(admin, wanted)
+            yield
+        finally:
+            left += await admin.remove([topic.name for topic in wanted], stage.groups)

@@ -201,9 +201,11 @@ async def reset_offsets(
 
 
 async def _planned(session: Session, wishes: Wishes) -> list[Change]:
-    inbox = session.client.inbox
-    plans = [await plan_reset(wish, config.group_id, inbox, Admin(config.options)) for wish, config in wishes]
-    return [change for plan in plans for change in plan]
+    changes: list[Change] = []
+    for wish, config in wishes:
+        async with Admin(config.options) as admin:
+            changes += await plan_reset(wish, config.group_id, session.client.inbox, admin)
+    return changes
 
 
 async def _moved(session: Session, wishes: Wishes, changes: Sequence[Change]) -> Sequence[Change]:

@@ -10,6 +10,7 @@ from infinite_scheduler.cli.place import Place
 from infinite_scheduler.cli.times import span
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import PRESETS, Made, WantedTopic, make_topics, preset
 from infinite_scheduler.policy.calendar import parse_duration
 
@@ -26,8 +27,13 @@ def create_topics(
     """Make the topics that are missing."""
     wanted = _wanted(preset, names, {**shape, "retention_ms": None if retention is None else _retention(retention)})
     options = place.settings({"kafka.bootstrap_servers": kafka}).kafka.options()
-    _show(asyncio.run(make_topics(Admin(options), wanted)), Output(as_json=place.as_json))
+    _show(asyncio.run(_made(options, wanted)), Output(as_json=place.as_json))
     return 0
+
+
+async def _made(options: KafkaOptions, wanted: Sequence[WantedTopic]) -> Sequence[Made]:
+    async with Admin(options) as admin:
+        return await make_topics(admin, wanted)
 
 
 def _wanted(chosen: str | None, names: Sequence[str], shape: Mapping[str, int | None]) -> Sequence[WantedTopic]:

@@ -86,7 +86,8 @@ async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
         notes=() if config.enabled else (disabled,),
     )
     try:
-        return await _ask_brokers(Admin(config.options), status, places)
+        async with Admin(config.options) as admin:
+            return await _ask_brokers(admin, status, places)
     except BrokerUnavailable as error:
         return msgspec.structs.replace(status, problems=[str(error)])
 
@@ -100,7 +101,7 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
     if info is None or problems:
         return msgspec.structs.replace(status, brokers=found.brokers, problems=problems, notes=notes)
     bounds = await admin.bounds(topic, info.partitions)
-    committed = await admin.committed(group, topic)
+    committed = await admin.committed(group, topic, info.partitions)
     readers = await admin.group(group)
     if readers is not None:
         problems += _unread(topic, group, info.partitions, readers)

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -24,6 +25,12 @@ PATIENCE_S: Final = 10.0
 
 _OPTIONAL_S: Final = 3.0
 """How long for what can be done without."""
+
+_FOR_EVER_S: Final = 600.0
+"""What librdkafka is given for questions about groups, whose answers are waited for here instead.
+
+It ends the process (an assertion, as of 2.16) when it learns which broker to ask after the time for the answer is over.
+"""
 
 _SLICE_S: Final = 0.5
 _MOMENT_S: Final = 0.02
@@ -83,13 +90,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin:
-    """Asks the brokers; raises BrokerUnavailable with the reason whenever none answers, or they refuse to."""
+    """Asks the brokers; raises BrokerUnavailable with the reason whenever none answers, or they refuse to.
+
+    It is used `async with`: a client that is left to the garbage collector may be collected by a thread of its own,
+    which ends the process.
+    """
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._client: AdminClient | None = None
         self._suffered: KafkaError | None = None
         self._hopeless = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.__exit__, None, None, None)
 
     async def overview(self, topics: Collection[str]) -> Overview:
         """The brokers and these topics, in one look."""
@@ -136,14 +155,15 @@ class Admin:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         limits = {"operation_timeout": PATIENCE_S, "request_timeout": PATIENCE_S}
-        asked = [
-            *(("topic", name, answer) for name, answer in self._it.delete_topics(list(topics), **limits).items()),
-            *(("group", name, answer) for name, answer in self._it.delete_consumer_groups(list(groups)).items()),
-        ]
+        gone = self._it.delete_topics(list(topics), **limits) if topics else {}
+        ended = self._it.delete_consumer_groups(list(groups), request_timeout=_FOR_EVER_S) if groups else {}
+        asked = [*(("topic", *each) for each in gone.items()), *(("group", *each) for each in ended.items())]
         left = []
         for kind, name, answer in asked:
             try:
-                await asyncio.wrap_future(answer)
+                await _in_time(answer, PATIENCE_S)
+            except TimeoutError:
+                left.append(f"{kind} {name}: no answer within {PATIENCE_S:g} s")
             except KafkaException as raised:
                 if raised.args[0].name() not in _GONE:
                     left.append(f"{kind} {name}: {reason(raised.args[0], self._options, name)}")
@@ -165,23 +185,13 @@ class Admin:
         found = await self._offsets(topic, list(partitions), lambda: OffsetSpec.for_timestamp(at_ms))
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
-    async def committed(self, group: str, topic: str) -> Mapping[int, int]:
+    async def committed(self, group: str, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
         """How far a group has come in a topic, as it told Kafka; partitions without an offset are left out."""
-        from confluent_kafka import ConsumerGroupTopicPartitions  # noqa: PLC0415
-
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = await self._answer(
-            lambda: self._it.list_consumer_group_offsets(asked, request_timeout=PATIENCE_S)[group], topic
-        )
-        return {
-            each.partition: each.offset
-            for each in found.topic_partitions
-            if each.topic == topic and each.error is None and each.offset >= 0
-        }
+        return await asyncio.to_thread(self._committed, group, topic, list(partitions))
 
     async def group(self, group: str) -> Group | None:
         """Who reads in a group; None where the brokers do not tell."""
-        answers = self._it.describe_consumer_groups([group], request_timeout=_OPTIONAL_S)
+        answers = self._it.describe_consumer_groups([group], request_timeout=_FOR_EVER_S)
         found = await self._optional(answers[group])
         if found is None:
             return None
@@ -201,6 +211,25 @@ class Admin:
                 self._it.poll(0)  # lets librdkafka tell of its connections
                 if self._hopeless or time.monotonic() > until_s:
                     raise self._refused(self._suffered or raised.args[0], None) from None
+
+    def _committed(self, group: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Asks as a consumer that joins nothing: librdkafka (2.16) ends the process of an admin client that asks the
+        wrong broker, as happens while brokers start."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
+
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        until_s = time.monotonic() + PATIENCE_S
+        with closing(self._open(Consumer, group_id=group, enable_auto_commit=False)) as consumer:
+            while True:
+                try:
+                    found = consumer.committed(wanted, PATIENCE_S)
+                except KafkaException as raised:
+                    error = raised.args[0]
+                    if error.name() not in _PASSING or time.monotonic() > until_s:
+                        raise self._refused(error, topic) from None
+                else:
+                    return {each.partition: each.offset for each in found if each.error is None and each.offset >= 0}
+                time.sleep(_MOMENT_S)
 
     def _await_topic(self, name: str) -> None:
         """Wait until the broker that is asked knows of a topic that was just made, which takes a moment."""
@@ -243,8 +272,8 @@ class Admin:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
-            return await asyncio.wrap_future(asked)
-        except KafkaException:
+            return await _in_time(asked, _OPTIONAL_S)
+        except (KafkaException, TimeoutError):
             return None
 
     def _topic(self, name: str, found: Any) -> TopicInfo:
@@ -264,17 +293,32 @@ class Admin:
 
     @property
     def _it(self) -> "AdminClient":
-        from confluent_kafka import KafkaException  # noqa: PLC0415
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
         if self._client is None:
-            settings = self._options.client({"client.id": "infinite-scheduler"}, logger=Chatter())
-            settings["error_cb"] = self._suffer
-            try:
-                self._client = AdminClient(settings)
-            except KafkaException as error:
-                raise config_error(error, self._options) from None
+            self._client = self._open(AdminClient)
         return self._client
+
+    def _open(self, kind: "Callable[[dict[str, Any]], T]", **own: Any) -> T:
+        """A client of librdkafka of this kind."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        settings = self._options.client({"client.id": "infinite-scheduler"}, logger=Chatter(), **own)
+        settings["error_cb"] = self._suffer
+        try:
+            return kind(settings)
+        except KafkaException as error:
+            raise config_error(error, self._options) from None
+
+
+async def _in_time(asked: "Future[T]", within_s: float) -> T:
+    """The answer, if it comes within this time; raises TimeoutError. It may come later: nobody minds it then."""
+    answer = asyncio.wrap_future(asked)
+    answer.add_done_callback(lambda late: late.cancelled() or late.exception())
+    await asyncio.wait([answer], timeout=within_s)
+    if not answer.done():
+        raise TimeoutError
+    return answer.result()
 
 
 def _member(found: Any) -> Member:

@@ -5,13 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pymysql
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from infinite_scheduler import (
@@ -20,7 +20,7 @@ from infinite_scheduler import (
     MultiAppSchedulerManager,
     SmsRetryJobHandler,
 )
-from tests.services.topics import Written, make_topic, read, told
+from tests.services.topics import Written, end_offsets, make_topic, told
 from tests.snippets import environment
 
 COMMAND: Final = [sys.executable, "-m", "infinite_scheduler"]
@@ -79,13 +79,10 @@ def members(servers: str, group: str) -> list[list[int]]:
 
 def lag(servers: str, group: str, topic: str) -> int:
     """The LAG column of `kafka-consumer-groups.sh --describe`, summed up."""
-    asked = [ConsumerGroupTopicPartitions(group)]
-    found = admin(servers).list_consumer_group_offsets(asked)[group].result().topic_partitions
-    committed = {each.partition: each.offset for each in found or [] if each.topic == topic and each.offset >= 0}
-    ends: dict[int, int] = {}
-    for record in read(servers, topic):
-        ends[record.partition] = record.offset + 1
-    return sum(end - committed.get(partition, 0) for partition, end in ends.items())
+    with closing(Consumer({**told(servers), "group.id": group})) as consumer:
+        ends = end_offsets(consumer, topic)
+        committed = consumer.committed([TopicPartition(topic, partition) for partition in ends], timeout=10)
+    return sum(ends[each.partition] - max(each.offset, 0) for each in committed)
 
 
 def mysql(url: str) -> dict[str, Any]:
