@@ -181,6 +181,34 @@ async def test_a_record_that_is_no_record_ends_its_call_and_nothing_is_reported_
         assert heard == []
 
 
+async def test_a_client_that_sends_nothing_any_more_is_replaced(
+    mock_kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is stuck: it is at the wrong address."""
+    own, made = Producer._new, list[Producer]()
+
+    def new(self: Producer, **more: Any) -> Any:
+        options, made[:] = self._options, [*made, self]
+        self._options = KafkaOptions(NOWHERE) if len(made) == 1 else options
+        try:
+            return own(self, **more)
+        finally:
+            self._options = options
+
+    monkeypatch.setattr(Producer, "_new", new)
+    async with producer_to(mock_kafka, message_timeout_ms=300) as producer:
+        early = asyncio.create_task(sent(producer, Record("t", b"k", b"v")))
+        await asyncio.sleep(0.2)
+        late = asyncio.create_task(sent(producer, Record("t", b"k", b"v")))
+        for sending in (early, late):  # what a client has is not taken away from it: it may have arrived
+            error = (await sending)[0]
+            assert error is not None
+            assert error.retryable
+        await asyncio.sleep(0.05)
+        assert await sent(producer, Record("t", b"k", b"v")) == {0: None}
+        assert len(made) == 2
+
+
 async def test_a_property_that_librdkafka_does_not_know_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r'cannot be used as configured.*"no.such.thing"'):
         await Producer(KafkaOptions(NOWHERE, {"no.such.thing": 1})).start()

@@ -87,7 +87,7 @@ class Producer:
     """Sends records, idempotent and to all replicas in sync; each is reported exactly once, as delivered or not.
 
     A record that no broker takes within `message_timeout_ms` is reported as not delivered. Whatever the client suffers
-    from, it goes on by itself: it connects again for ever, and is made anew where librdkafka gives up.
+    from, it goes on by itself: it connects again for ever, and is made anew where librdkafka gives up, or may be stuck.
     """
 
     def __init__(self, options: KafkaOptions, *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS, **more: Value) -> None:
@@ -96,7 +96,7 @@ class Producer:
         self._more = more
         self._client: Client | None = None
         self._single: Client | None = None  # sends one message at a time, where it matters which one is refused
-        self._former: list[Client] = []  # broken, with reports still to come
+        self._former: list[Client] = []  # broken or stuck, with reports still to come
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
@@ -106,6 +106,7 @@ class Producer:
         self._moved = asyncio.Event()  # reports have come, or a sender has ended
         self._trouble: KafkaError | None = None
         self._broken = False
+        self._stuck = False
         self._refusal: type[Exception] = Exception
 
     async def start(self) -> None:
@@ -227,7 +228,7 @@ class Producer:
         for client in self._clients():
             client.poll(0)
         self._pass_on()
-        if self._broken:
+        if self._broken or (self._stuck and not self._former):
             self._renew()
         self._retire()
         self._hurried = bool(self._open or self._former)
@@ -244,6 +245,7 @@ class Producer:
                 self._report(sending, index, None)
                 continue
             self._broken = self._broken or error.fatal()
+            self._stuck = self._stuck or error.name() == "_MSG_TIMED_OUT"
             record = sending.records[index]
             if not alone and self._may_have_had_company(record, error) and self._put_alone(sending, index):
                 continue
@@ -289,16 +291,21 @@ class Producer:
             self._trouble = error
 
     def _renew(self) -> None:
-        """librdkafka has given up for good: go on with a new client."""
+        """Go on with a new client, because librdkafka has given up for good, or because a message has timed out.
+
+        That is mostly the brokers' fault, but after their restarts a client was seen that sent nothing any more. It
+        keeps what it has until that is reported: whoever took it away could not say whether it has arrived.
+        """
         try:
             new = self._new()
         except ConfigError:  # a certificate was replaced, perhaps: the next look may find a good one
             return
         for client in (self._client, self._single):
             if client is not None:
-                client.purge()
+                if self._broken:
+                    client.purge()
                 self._former.append(client)
-        self._client, self._single, self._broken = new, None, False
+        self._client, self._single, self._broken, self._stuck = new, None, False, False
 
     def _retire(self) -> None:
         for client in [client for client in self._former if not len(client)]:
