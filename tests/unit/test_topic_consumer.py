@@ -367,6 +367,41 @@ def test_a_client_that_has_failed_for_good_is_made_anew(
     assert (opened.opens, client.problem) == (1, None)
 
 
+@pytest.mark.parametrize("had_an_answer", [True, False])
+def test_a_client_that_has_no_answer_any_more_is_made_anew_once(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, had_an_answer: bool
+) -> None:
+    """One that never had any knows its brokers as well as a new one would."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    opened = Opened(kafka, monkeypatch)
+    if not had_an_answer:
+        opened.consumer.reopen()
+    before = opened.opens
+
+    def silent(topic: str, timeout: float) -> None:
+        raise KafkaException(error(KafkaError._TRANSPORT))
+
+    monkeypatch.setattr(kafka, "list_topics", silent)
+    for _ in range(7):
+        opened.consumer.probe()
+        kafka.clock.advance(2000)
+    assert opened.opens == before
+    for _ in range(100):
+        opened.consumer.probe()
+        kafka.clock.advance(2000)
+    assert opened.opens == before + had_an_answer
+
+
+def test_who_has_lost_its_partitions_is_no_member_any_more(kafka: Kafka, consumer: TopicConsumer) -> None:
+    from confluent_kafka import TopicPartition
+
+    given(consumer, kafka, 0, 1)
+    assert consumer.joined
+    consumer._lost(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in (0, 1)])  # type: ignore[arg-type]
+    assert (consumer.joined, consumer.held) == (False, {})
+
+
 def test_it_is_made_anew_less_and_less_often(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     from confluent_kafka import KafkaError
 

@@ -51,7 +51,7 @@ class TopicConsumer:
 
     def open(self) -> None:
         """Begin to connect and to join the group; returns at once."""
-        self._client.open(self._assigned, self._revoked)
+        self._client.open(self._assigned, self._revoked, self._lost)
 
     def stop(self) -> None:
         """Let a gathering that waits return; from any thread."""
@@ -248,3 +248,8 @@ class TopicConsumer:
         self._say_places()
         gone = [share for each in partitions if (share := self.held.pop(each.partition, None)) is not None]
         client.incremental_unassign([self._client.at(share.partition) for share in gone if share.flows])
+
+    def _lost(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
+        """Called within a poll: the group goes on without this node, which has to join it again."""
+        self._revoked(client, partitions)
+        self.joined = False

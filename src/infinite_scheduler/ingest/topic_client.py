@@ -19,6 +19,10 @@ _LEAVE_S: Final = 5.0
 _ASK_S: Final = 5.0
 _PROBE_S: Final = 2.0
 
+_UNHEARD: Final = 8
+"""After so many probes without an answer, a client that once had one may be stuck: librdkafka (2.16) forgets every
+address it knows when a broker that is about to stop says that there are no brokers. A new one knows where to begin."""
+
 DEFAULTS: Final[Mapping[str, Value]] = {
     "client.id": "infinite-scheduler",
     "isolation.level": "read_committed",
@@ -53,11 +57,13 @@ class TopicClient:
         self._suffered: KafkaError | None = None
         self._refused: str | None = None  # rights that are missing: told once by librdkafka, and not seen in a probe
         self._fatal = False  # librdkafka has given up: only a new one reads on
+        self._heard = False  # this client had an answer once
+        self._unheard = 0  # probes without an answer since the last one
         self.problem: str | None = None  # why nothing can be read
 
     # Life
 
-    def open(self, assigned: Rebalance, revoked: Rebalance) -> None:
+    def open(self, assigned: Rebalance, revoked: Rebalance, lost: Rebalance) -> None:
         """Begin to connect and to join the group; returns at once."""
         from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - 54 ms that only users of Kafka pay
 
@@ -77,7 +83,7 @@ class TopicClient:
             self._client = Consumer(settings)
         except KafkaException as error:
             raise config_error(error, self._options) from None
-        self._client.subscribe([self._topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        self._client.subscribe([self._topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def close(self) -> None:
         """Leave the group.
@@ -90,7 +96,8 @@ class TopicClient:
             leaving.start()
             leaving.join(_LEAVE_S)
         self._client = None
-        self._fatal = False
+        self._fatal = self._heard = False
+        self._unheard = 0
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +106,7 @@ class TopicClient:
     @property
     def is_spent(self) -> bool:
         """Is it of no use any more, so that only a new one reads on?"""
-        return self._fatal or self._client is None
+        return self._fatal or self._client is None or (self._heard and self._unheard >= _UNHEARD)
 
     @property
     def it(self) -> "Consumer":
@@ -188,9 +195,11 @@ class TopicClient:
         try:
             topic = self.it.list_topics(self._topic, timeout=_PROBE_S).topics.get(self._topic)
         except KafkaException as raised:
+            self._unheard += 1
             listen()  # what the connections suffer from says more
             self.problem = self._sentence(raised.args[0] if self._suffered is None else self._suffered)
             return
+        self._heard, self._unheard = True, 0
         if topic is not None and topic.error is not None:
             self.problem = self._sentence(topic.error)
         else:
@@ -199,6 +208,7 @@ class TopicClient:
     def allowed(self) -> None:
         """Partitions or messages have come: no rights are missing."""
         self._refused = None
+        self._heard, self._unheard = True, 0
 
     def fail(self, error: "KafkaError") -> None:
         """librdkafka has delivered an error in the place of a message."""
