@@ -30,6 +30,10 @@ class Priority(enum.IntEnum):
     LOW = 2
 
 
+_PRIORITIES: Final = tuple(Priority)
+"""By number: a job is asked for its priority several times on its way."""
+
+
 class Status(enum.StrEnum):
     """Where a job stands: the words in the database, on the command line and in JSON."""
 
@@ -104,7 +108,7 @@ class JobId(bytes):
 
     @property
     def priority(self) -> Priority:
-        return Priority((self[7] >> 2) & 3)
+        return _PRIORITIES[(self[7] >> 2) & 3]
 
     @property
     def later(self) -> bool:
@@ -183,7 +187,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def priority(self) -> Priority:
-        return Priority((self.key[7] >> 2) & 3)
+        return _PRIORITIES[(self.key[7] >> 2) & 3]
 
     @property
     def shard(self) -> int:

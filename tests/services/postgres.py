@@ -15,7 +15,8 @@ from tests.services.server import ADMIN, Server
 # fsync. It would not keep it through a loss of power. Torn pages can come from kill -9 too: full_page_writes stays on,
 # and so does synchronous_commit, without which commits wait in the server's own memory.
 QUICK = {"fsync": "off"}
-DURABLE = {"fsync": "on", "synchronous_commit": "on"}
+# What is measured is meant to be a server for millions of jobs, with memory for those that are in use.
+DURABLE = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB", "max_wal_size": "4GB"}
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",

@@ -2,12 +2,16 @@
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.pipeline import REST_MS
 from infinite_scheduler.model import JOB_BYTES, Job, Priority, Status
-from tests.unit.engine_rig import APP, rig
+from infinite_scheduler.observe.events import Settled
+from tests.unit.engine_rig import APP, Node, Rig, rig
 
 
 async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
@@ -22,6 +26,30 @@ async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
         late = [d for d in world.deliveries if d.at_ms - d.job.due_ms > 50]
         assert not late, "other processes are noticed by a poll of 50 ms"
         assert sum(d.at_ms == d.job.due_ms for d in world.deliveries) > 290
+
+
+async def settled_in(world: Rig, node: Node, delays: Sequence[int]) -> int:
+    """How many transactions it takes to settle jobs that are due after these delays."""
+    await world.add(*delays)
+    before = len(node.told_of(Settled))
+    await world.advance(max(delays) + 100)
+    told = node.told_of(Settled)[before:]
+    assert sum(each.counts["done"] for each in told) == len(delays)
+    return len(told)
+
+
+async def test_many_a_millisecond_go_out_in_batches_and_are_late_by_little() -> None:
+    async with rig() as world:
+        node = await world.node().app(concurrency=1000).start()
+        few = await settled_in(world, node, range(1000, 1400, 2))
+        assert max(d.at_ms - d.job.due_ms for d in world.deliveries) == 0
+        assert few > 40  # some three milliseconds wait for each other
+        world.deliveries.clear()
+        many = await settled_in(world, node, [1000 + number // 20 for number in range(8000)])
+        late = Counter(d.at_ms - d.job.due_ms for d in world.deliveries)
+        assert set(late) <= set(range(REST_MS + 1))
+        assert len({d.at_ms for d in world.deliveries}) <= 400 / REST_MS + 1
+        assert many < 40
 
 
 async def test_nothing_is_early_when_the_wall_clock_steps_back() -> None:

@@ -94,11 +94,13 @@ class Desk:
             if next_ms is None or job.due_ms < next_ms:
                 self.alarm()
 
-    def tick(self, now_ms: int) -> None:
-        """Let what is due by now go to the handler."""
-        for job in self.wheel.pop_due(now_ms):
+    def tick(self, now_ms: int) -> int:
+        """Let what is due by now go to the handler. Returns how many jobs that are."""
+        due = self.wheel.pop_due(now_ms)
+        for job in due:
             self._ready.push(job.priority, job.due_ms, job)
         self.fill()
+        return len(due)
 
     def queue(self, job: Job) -> None:
         """A due job waits for its turn."""

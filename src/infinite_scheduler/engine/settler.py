@@ -23,6 +23,10 @@ AT_MOST = 1000
 LINGER_MS = 3
 """Outcomes are made durable in batches: of this size, or when the first has waited this long."""
 
+MANY = 24
+LONGER_MS = 15
+"""Where the last batch was this large, the next waits this long: a third of the transactions, for as many jobs."""
+
 Ended = tuple[Tenure, Settlement]
 """A delivery that has ended, and the reign under which it was made."""
 
@@ -51,6 +55,7 @@ class Settler:
         self._wake = wake  # the lane: there is something to do
         self._outcomes: deque[Ended] = deque()
         self._first_ms = 0  # since then the first of them waits
+        self._linger_ms = LINGER_MS
         self._at_most = AT_MOST
         self._shown_next_ms = 0
 
@@ -70,7 +75,7 @@ class Settler:
 
     def due_in_ms(self) -> int | None:
         """How long outcomes may still wait for others; None: there are none."""
-        return self._first_ms + LINGER_MS - self._clock.steady_ms() if self._outcomes else None
+        return self._first_ms + self._linger_ms - self._clock.steady_ms() if self._outcomes else None
 
     async def step(self) -> bool:
         """Make outcomes durable, fenced; what the handlers want again goes back onto the wheel [5, 8, 11]."""
@@ -78,6 +83,7 @@ class Settler:
         if not running and not self._is_time():
             return False
         batch = self._next_batch()
+        self._linger_ms = LONGER_MS if len(batch) >= MANY else LINGER_MS
         owners = self._holdings.owners_of(
             [t.shard for t, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
         )
@@ -101,7 +107,7 @@ class Settler:
     def _is_time(self) -> bool:
         if not self._outcomes:
             return False
-        return len(self._outcomes) >= AT_ONCE or self._clock.steady_ms() - self._first_ms >= LINGER_MS
+        return len(self._outcomes) >= AT_ONCE or self._clock.steady_ms() - self._first_ms >= self._linger_ms
 
     def _long_running(self) -> list[Running]:
         """Deliveries that take long are shown to people, in batches."""

@@ -227,15 +227,15 @@ def correlation(job: Job, job_id: str) -> Headers:
     ]
 
 
+@lru_cache(maxsize=4096)
 def iso_bytes(ms: int) -> bytes:
-    """A moment as `2025-11-03T22:00:00.000Z`."""
+    """A moment as `2025-11-03T22:00:00.000Z`. Jobs that go out together share it."""
     second, rest = divmod(ms, 1000)
     return b"%b.%03dZ" % (_second(second), rest)
 
 
 @lru_cache(maxsize=4096)
 def _second(second: int) -> bytes:
-    """Jobs that are due together share their second."""
     return iso(second * 1000)[:-5].encode()
 
 

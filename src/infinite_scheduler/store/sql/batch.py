@@ -79,6 +79,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     def answers(self, repeats: Mapping[Key, Holder]) -> list[Accepted]:
         """One answer for each job, in order; `repeats` are the jobs that had their keys before this batch."""
+        if not repeats and len(self.rows) == len(self.specs):
+            return [Accepted(row.key, int.from_bytes(row.key[:6], "big")) for row in self.rows]
         by_key = {(r.spec.app, r.spec.idempotency_key): r.key for r in self.rows if r.spec.idempotency_key is not None}
         rows = iter(self.rows)
         answers = []
