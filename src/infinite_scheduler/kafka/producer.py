@@ -228,7 +228,7 @@ class Producer:
         for client in self._clients():
             client.poll(0)
         self._pass_on()
-        if self._broken or (self._stuck and not self._former):
+        if self._broken or self._stuck:
             self._renew()
         self._retire()
         self._hurried = bool(self._open or self._former)
@@ -245,7 +245,8 @@ class Producer:
                 self._report(sending, index, None)
                 continue
             self._broken = self._broken or error.fatal()
-            self._stuck = self._stuck or error.name() == "_MSG_TIMED_OUT"
+            if error.name() == "_MSG_TIMED_OUT" and not self._former:  # else it may be one that a former client had
+                self._stuck = True
             record = sending.records[index]
             if not alone and self._may_have_had_company(record, error) and self._put_alone(sending, index):
                 continue
