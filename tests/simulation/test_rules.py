@@ -24,7 +24,7 @@ FOUND_IN = {
     "share_cas": ("restless", 40),
     "excl_advance": ("moves", 20),
     "excl_take": ("calm", 5),
-    "settle_fenced": ("away", 40),
+    "settle_fenced": ("lapses", 120),
     "consume_fenced": ("lapses", 400),
     "wake": ("calm", 5),
     "wake_names_all": ("calm", 5),
