@@ -90,6 +90,19 @@ async def test_a_rolling_restart_duplicates_nothing_and_loses_nothing() -> None:
         await once(world, accepted)
 
 
+async def test_what_is_given_up_for_a_new_node_does_not_wait_for_one_that_died_long_ago() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(5000)
+        await second.crash(proven=False)
+        await world.advance(15_000)
+        assert shares(first) == [4]
+        third = await world.node("n3").app().start()  # to which the second looks alive, for all that it knows
+        await world.advance(2000)
+        assert shares(first, third) == [2, 2]
+
+
 async def test_a_shard_that_left_and_came_back_leaves_again_without_waiting() -> None:
     async with rig(shards=4) as world:
         first = await world.node("n1").app().start()

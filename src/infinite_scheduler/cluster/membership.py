@@ -233,18 +233,33 @@ class Membership:
 
         Who began to watch less than a lease ago takes nothing from it yet; its part is given to it later, by the plan.
         """
-        nodes = {nonce: node.apps for nonce, node in alive.items()}
+        known = alive.keys() - self._unproven(view, alive)
+        nodes = {nonce: alive[nonce].apps for nonce in known}
         owners = {(i.shard.app, i.shard.number): i.owner.nonce if i.owner.nonce in alive else None for i in view.shards}
-        leaving = frozenset(nonce for nonce, node in alive.items() if self._gives_up(nonce, node))
+        leaving = frozenset(nonce for nonce in known if self._gives_up(nonce, alive[nonce]))
         goal = self._planner.plan(nodes, owners, leaving)
         silent = self._beats.keys() - alive.keys() - view.dead
         now_ms = self._clock.steady_ms()
-        new = {nonce for nonce in alive if now_ms - self._met_ms.get(nonce, 0) < self._lease_ms} - {self._node.nonce}
+        new = {nonce for nonce in known if now_ms - self._met_ms.get(nonce, 0) < self._lease_ms} - {self._node.nonce}
         if not silent or not new:
             return goal
         heirs = self._heirs.plan(nodes, owners, leaving | new)
         left = [(i.shard.app, i.shard.number) for i in view.shards if i.owner.nonce in silent]
         return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
+
+    def _unproven(self, view: View, alive: Mapping[str, NodeInfo]) -> set[str]:
+        """Nodes of which there is only an old sign of life: long dead ones, for somebody who has just come.
+
+        Nothing is planned for such a node before it gives another one: others, who know that it is dead, give shards up
+        for somebody else to take. One that owns something may be alive for all that is known here, and so may one whose
+        only sign of life is its first.
+        """
+        owning = {info.owner.nonce for info in view.shards} | {self._node.nonce}
+        return {
+            nonce
+            for nonce, node in alive.items()
+            if nonce not in owning and node.beat > 1 and self._beats[nonce][1] == self._met_ms[nonce]
+        }
 
     def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
         """What the store says another node owns is checked under the lock before anything more is done to it.
