@@ -274,10 +274,8 @@ def settle(
         recorded = [s for s in group if s.job.key not in gone] if gone else group
         record_outcomes(tx, app, node, recorded)
     tx.write_shards(msgspec.structs.replace(mine[shard], low_ms=low) for shard, low in low_ms.items())
-    for r in running:
-        if Shard(r.job.app, r.job.shard) in mine:
-            attempt = Attempt(attempt=r.job.attempt, started_ms=r.started_ms, node=node)
-            tx.write_attempts(r.job.app, [(r.job.key, attempt)])
+    for app, shown in running_by_app(running, mine, node).items():
+        tx.write_attempts(app, shown)
     return Settled(lost=lost, missed=frozenset(missed), low_ms=low_ms)
 
 
@@ -298,6 +296,18 @@ def settlements_by_app(
     for s in sorted(settlements, key=_settled_key):
         if s.shard in mine:
             groups.setdefault(s.job.app, []).append(s)
+    return groups
+
+
+def running_by_app(
+    running: Sequence[Running], mine: Mapping[Shard, ShardInfo], node: str
+) -> dict[str, list[tuple[bytes, Attempt]]]:
+    """Deliveries in shards still owned that have not ended yet, by app: one statement writes many."""
+    groups: dict[str, list[tuple[bytes, Attempt]]] = {}
+    for r in running:
+        if Shard(r.job.app, r.job.shard) in mine:
+            attempt = Attempt(attempt=r.job.attempt, started_ms=r.started_ms, node=node)
+            groups.setdefault(r.job.app, []).append((r.job.key, attempt))
     return groups
 
 

@@ -126,6 +126,22 @@ class Settling(Promises):
         assert record is not None
         assert [(a.finished_ms, a.error) for a in record.attempts] == [(bench.now, "no")]
 
+    async def test_many_deliveries_that_run_for_long_are_shown_in_one_call(self, bench: Bench) -> None:
+        owner, jobs = await self._handed_over(bench, *range(300))
+        began = {job.key: bench.now + i for i, job in enumerate(jobs)}
+        await owner.settle(running=[Running(job=job, started_ms=began[job.key]) for job in jobs])
+        for job in jobs[::60]:
+            record = await bench.store.get(job.key)
+            assert record is not None
+            assert record.attempts == (Attempt(attempt=1, started_ms=began[job.key], node="n1"),)
+        bench.clock.advance(3000)
+        why = 'it said "no\\" and {}'
+        await owner.settle(*(owner.ended(job, Status.FAILED, started_ms=began[job.key], error=why) for job in jobs))
+        for job in jobs[::60]:
+            record = await bench.store.get(job.key)
+            assert record is not None
+            assert [(a.finished_ms, a.error) for a in record.attempts] == [(bench.now, why)]
+
     async def test_outcomes_are_counted(self, bench: Bench) -> None:
         owner, (one, two, three, four) = await self._handed_over(bench, 0, 0, 0, 0)
         await owner.settle(

@@ -34,7 +34,8 @@ ARRAYS: Final = {
     "shard": "bigint", "priority": "bigint", "job_data": "text", "job_name": "text", "job_group": "text",
     "tags": "text", "request_id": "text", "size": "bigint", "process": "text", "day": "bigint", "what": "text",
     "n": "bigint", "group_id": "text", "topic": "text", "partition_number": "bigint", "next_offset": "bigint",
-    "topic_id": "text", "moved_ms": "bigint",
+    "topic_id": "text", "moved_ms": "bigint", "started_ms": "bigint", "finished_ms": "bigint", "node": "text",
+    "error": "text",
 }  # fmt: skip
 """The types of columns of which whole arrays are sent: one statement for any number of rows."""
 
@@ -74,16 +75,24 @@ class PostgresDialect(Dialect):
             " WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.5)"
         )
 
+    def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
+        """An INSERT of columns whose types are known takes all rows at once; anything else goes row by row."""
+        head, values, tail = statement.partition(" VALUES (")
+        columns = head.partition("(")[2].rstrip(")").split(", ")
+        if not values or len(rows) == 1 or not ARRAYS.keys() >= set(columns):
+            return super().run_many(cursor, statement, rows)
+        cursor.execute(f"{head} SELECT * FROM {_unnest(columns)}{tail.partition(')')[2]}", _columns(columns, rows))
+        return cursor.rowcount
+
     def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:  # type: ignore[attr-defined]
             for row in rows:
                 copy.write_row(row)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
-        arrays = ", ".join(f"%s::{ARRAYS[name]}[]" for name in columns)
         cursor.execute(
-            f"INSERT INTO {table} ({', '.join(columns)}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING",
-            _arrays([ARRAYS[name] for name in columns], rows),
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT * FROM {_unnest(columns)} ON CONFLICT DO NOTHING",
+            _columns(columns, rows),
         )
         return cursor.rowcount
 
@@ -107,11 +116,10 @@ class PostgresDialect(Dialect):
         return cursor.rowcount
 
     def delete_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
-        arrays = ", ".join(f"%s::{ARRAYS[name]}[]" for name in columns)
         same = " AND ".join(f"{table}.{name} = old.{name}" for name in columns)
         cursor.execute(
-            f"DELETE FROM {table} USING unnest({arrays}) AS old ({', '.join(columns)}) WHERE {same}",
-            _arrays([ARRAYS[name] for name in columns], rows),
+            f"DELETE FROM {table} USING {_unnest(columns)} AS old ({', '.join(columns)}) WHERE {same}",
+            _columns(columns, rows),
         )
         return cursor.rowcount
 
@@ -198,6 +206,15 @@ def _stays(row: Row) -> bool:
     """Do attempt and moments of a job stay as they are?"""
     _, attempt, due_ms, scheduled_ms, _, _, _, _, tried, until = row
     return scheduled_ms is None and attempt == tried and due_ms == until
+
+
+def _unnest(columns: Iterable[str]) -> str:
+    """The rows of which `_columns` are the parameters."""
+    return f"unnest({', '.join(f'%s::{ARRAYS[name]}[]' for name in columns)})"
+
+
+def _columns(columns: Iterable[str], rows: Sequence[Row]) -> list[str]:
+    return _arrays([ARRAYS[name] for name in columns], rows)
 
 
 def _arrays(kinds: Iterable[str], rows: Sequence[Row]) -> list[str]:
