@@ -203,10 +203,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def size(self) -> int:
         """What this job costs in memory, in bytes: its fixed parts as measured, and what it carries."""
         size = JOB_BYTES + len(self.payload)
-        for text in (self.job_name, self.group, self.request_id, *self.tags):
-            if text:
-                size += TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
+        if self.request_id:
+            size += _text_size(self.request_id)
+        if self.job_name or self.group or self.tags:
+            size += sum(map(_text_size, filter(None, (self.job_name, self.group, *self.tags))))
         return size
+
+
+def _text_size(text: str) -> int:
+    return TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
 
 
 TEXT_BYTES: Final = 80

@@ -28,10 +28,10 @@ LONGEST_NAP_MS = 500
 """The wheels are looked at this often at least, so that a clock that was set is noticed."""
 
 
-MANY = 16
-REST_MS = 4
-"""When so many jobs are due at one look at the wheels, the next look is so much later: a batch costs less than its jobs
-one by one, in here, at the broker and in the store. It takes some 4,000 jobs a second to have an effect."""
+RESTS = ((75, 10), (16, 4))
+"""When so many jobs are due at one look at the wheels, the next look is so many ms later: a batch costs less than its
+jobs one by one, in here, at the broker and in the store. The short rest takes some 4,000 jobs a second to have an
+effect, and the long one 7,500 to go on."""
 
 BUSY_ROWS = 50_000
 """A round of maintenance that pruned so many rows has left more: the next one follows soon."""
@@ -193,8 +193,9 @@ class Engine:
                 next_ms = desk.wheel.next_due_ms()
                 if next_ms is not None and next_ms <= now_ms:
                     due += desk.tick(now_ms)
-            if due >= MANY:
-                await sleep(self._clock, REST_MS)
+            rest_ms = next((ms for many, ms in RESTS if due >= many), 0)
+            if rest_ms:
+                await sleep(self._clock, rest_ms)
                 continue
             moments = [ms for desk in self.desks.values() if (ms := desk.wheel.next_due_ms()) is not None]
             nap_ms = self._agreed.wait_ms(min(moments)) if moments else LONGEST_NAP_MS

@@ -100,15 +100,21 @@ def _refuse(calls: Sequence[Call], error: Exception) -> None:
 
 def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
     """What watchers are told of accepted jobs: one event an app."""
-    groups: dict[str, list[tuple[JobSpec, Accepted]]] = {}
+    apps = {spec.app for spec in specs}
+    if len(apps) == 1:
+        return [_accepted(*apps, specs, answers)]
+    groups: dict[str, tuple[list[JobSpec], list[Accepted]]] = {app: ([], []) for app in sorted(apps)}
     for spec, answer in zip(specs, answers, strict=True):
-        groups.setdefault(spec.app, []).append((spec, answer))
-    return [
-        events.Accepted(
-            app=app,
-            count=len(group),
-            repeated=sum(answer.repeated for _, answer in group),
-            request_ids=[spec.request_id for spec, _ in group if spec.request_id],
-        )
-        for app, group in groups.items()
-    ]
+        group = groups[spec.app]
+        group[0].append(spec)
+        group[1].append(answer)
+    return [_accepted(app, *group) for app, group in groups.items()]
+
+
+def _accepted(app: str, specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> events.Accepted:
+    return events.Accepted(
+        app=app,
+        count=len(specs),
+        repeated=sum([answer.repeated for answer in answers]),
+        request_ids=[spec.request_id for spec in specs if spec.request_id],
+    )
