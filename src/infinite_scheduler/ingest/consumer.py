@@ -43,6 +43,7 @@ class TopicConsumer:
         self._again_ms = clock.steady_ms() - AGAIN_MS[1]  # when a new client may be made
         self._again_wait_ms = AGAIN_MS[0]
         self._largest = _UNSEEN  # bytes of the largest message lately
+        self._left = False  # the last gathering ended before everything was there
         self._unsaid: dict[int, int] = {}  # places that Kafka has yet to be told
         self.held: dict[int, Share] = {}
         self.joined = False  # the group has given this node its partitions, or none
@@ -97,15 +98,29 @@ class TopicConsumer:
         self.flow(self.held.values())
         self._say_places()
         first = self._first()
-        if first is None:
+        return [] if first is None else self._with_more([first])
+
+    def gather_more(self) -> Gathered:
+        """More of what was left behind by the last gathering: waits for nothing, and begins to read no partition.
+
+        Nothing if there was no more, or if a partition is not read: first it gets its place.
+        """
+        if not self._left or self._stopping.is_set() or self._idle_shares():
             return []
+        self._say_places()
+        return self._with_more([])
+
+    def _with_more(self, messages: "Iterable[Message]") -> Gathered:
+        """These, and the others that have come."""
         gathered: Gathered = []
-        size = self._keep([first], gathered)
+        size = self._keep(messages, gathered)
         until_ms = self._clock.steady_ms() + GATHER_MS
+        self._left = True
         while len(gathered) < MOST and size < ROOM and self._clock.steady_ms() < until_ms:
             fitting = max(1, (ROOM - size) // self._largest)
             more = self._client.it.consume(min(self._config.max_poll_records, MOST - len(gathered), fitting), 0)
             if not more:
+                self._left = False
                 break
             size += self._keep(more, gathered)
         return gathered

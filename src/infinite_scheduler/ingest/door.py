@@ -11,11 +11,12 @@ from zoneinfo import ZoneInfo
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.ingest.ahead import Ahead
 from infinite_scheduler.ingest.batch import Batch
 from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.door_parts import DoorParts
-from infinite_scheduler.ingest.gathered import Gathered, parts
+from infinite_scheduler.ingest.gathered import parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import Lookout
 from infinite_scheduler.ingest.patience import Patience
@@ -32,6 +33,9 @@ from infinite_scheduler.store.inbox import Inbox
 AWAY_MS: Final = (50, 1000)
 """How soon a store or a broker that is away is asked again, at first and at most."""
 
+ROUND_MS: Final = 2000
+"""How long batch follows batch before it is looked what else there is to do."""
+
 HANGS_MS: Final = 10_000
 """After this long, somebody should know that a check does not come to an end."""
 
@@ -40,8 +44,8 @@ class TopicDoor:
     """Reads one topic as a member of its consumer group, together with other nodes.
 
     One task does one thing after the other: find out where to begin, gather messages, read them, take them into the
-    store in one transaction with the places of their partitions, gather again. All that is asked of the consumer
-    happens on one thread.
+    store in one transaction with the places of their partitions. If it is behind, the next ones are gathered and read
+    meanwhile, and taken only if those before them were. All that is asked of the consumer happens on one thread.
     """
 
     def __init__(
@@ -153,24 +157,33 @@ class TopicDoor:
             self._in_doubt = False
         await self._placer.place()
         self._go_on()
-        more, batch = await self._patience.call(self._gathered)
-        while batch is not None:
-            try:
-                await self._taker.take(batch, self._wire)
-            except BaseException:
-                self._in_doubt = True  # nor were those behind it taken
-                raise
-            batch = None if self._patience.stopping else await self._patience.call(lambda: self._read(more))
+        try:
+            await self._take_what_comes()
+        except BaseException:
+            self._in_doubt = True  # nor was taken what was gathered behind it
+            raise
 
-    def _gathered(self) -> tuple[Iterator[Gathered], Batch | None]:
-        """On the consumer's thread: what there is, and the first part of it."""
-        more = parts(self._consumer.gather())
-        return more, self._read(more)
+    async def _take_what_comes(self) -> None:
+        """Batch by batch, for a while: while the store writes one, the next is read if it is there."""
+        batches = self._batches()
+        ahead = Ahead(lambda: self._patience.call(lambda: next(batches, None)))
+        while (batch := await ahead.get()) is not None:
+            ahead = Ahead(ahead.read)
+            await self._taker.take(batch, self._wire, ahead.begin)
+            if self._patience.stopping:
+                break
 
-    def _read(self, more: Iterator[Gathered]) -> Batch | None:
-        """On the consumer's thread: the next part, each message read and judged."""
-        messages = next(more, None)
-        return None if messages is None else Batch.read(self.config, messages, self._wire)
+    def _batches(self) -> Iterator[Batch]:
+        """On the consumer's thread: what is there, in parts, each message read and judged.
+
+        A door that keeps up reads nothing ahead: that would take the interpreter from those who hand over.
+        """
+        until_ms = self._clock.steady_ms() + ROUND_MS
+        gathered = self._consumer.gather()
+        while gathered:
+            for messages in parts(gathered):
+                yield Batch.read(self.config, messages, self._wire)
+            gathered = self._consumer.gather_more() if self._clock.steady_ms() < until_ms else []
 
     def _hang(self) -> None:
         """Something takes long on the consumer's thread: tell, once, if it is one and the same check."""

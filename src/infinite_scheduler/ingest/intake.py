@@ -102,7 +102,7 @@ def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Se
     """What watchers are told of accepted jobs: one event an app."""
     apps = {spec.app for spec in specs}
     if len(apps) == 1:
-        return [_accepted(*apps, specs, answers)]
+        return [_accepted(specs[0].app, specs, answers)]
     groups: dict[str, tuple[list[JobSpec], list[Accepted]]] = {app: ([], []) for app in sorted(apps)}
     for spec, answer in zip(specs, answers, strict=True):
         group = groups[spec.app]

@@ -1,5 +1,6 @@
 """Takes gathered messages into the store, and finds out which one is to blame when that fails."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,14 +30,15 @@ class Taker:
         self._send = send
         self.counts = dict.fromkeys(TAKEN, 0)
 
-    async def take(self, batch: Batch, wire: Wire) -> None:
+    async def take(self, batch: Batch, wire: Wire, meanwhile: Callable[[], None] = lambda: None) -> None:
         """All of it, or as much as is certain: in doubt it is read again from where the store says.
 
+        `meanwhile` is called when there is nothing left to do but to wait for the store, perhaps more than once.
         Raises StoreUnavailable or StoreBroken when the store takes nothing.
         """
         try:
             await self._check_again(batch, wire)
-            await self._take(batch)
+            await self._take(batch, meanwhile)
         except BaseException:
             await self._patience.call(lambda: self._consumer.forget(batch.shares))
             raise
@@ -56,17 +58,19 @@ class Taker:
         if not self._patience.stopping:  # else they are left to whoever reads the partition next
             batch.refuse_passing()
 
-    async def _take(self, batch: Batch) -> None:
+    async def _take(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         """In one transaction; an app that the store does not know makes dead letters, and the rest is tried again."""
         while True:
             try:
                 load = await self._patience.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
                 if not load.moves:
                     return
-                answers = await self._patience.wait_for(self._inbox.take(load.specs, load.letters, load.moves))
+                taking = asyncio.ensure_future(self._inbox.take(load.specs, load.letters, load.moves))
+                meanwhile()
+                answers = await self._patience.wait_for(taking)
             except UnknownApp as error:
                 if not batch.refuse_apps_but(error.known):
-                    await self._narrow_down(batch, error)
+                    await self._narrow_down(batch, error, meanwhile)
                     return
             except PlacesMoved:
                 await self._overtaken(batch)
@@ -74,7 +78,7 @@ class Taker:
             except (StoreUnavailable, StoreBroken):
                 raise
             except Exception as error:  # noqa: BLE001 - whose fault it is comes out next
-                await self._narrow_down(batch, error)
+                await self._narrow_down(batch, error, meanwhile)
                 return
             else:
                 self._note(load, answers)
@@ -86,7 +90,7 @@ class Taker:
         await self._patience.call(lambda: self._consumer.forget(batch.shares))
         self._tell(events.PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
-    async def _narrow_down(self, batch: Batch, error: Exception) -> None:
+    async def _narrow_down(self, batch: Batch, error: Exception, meanwhile: Callable[[], None]) -> None:
         """An error that nobody expects: halves are tried until one message is left, which is tried a few times more.
 
         If it fails always, and its dead letter can be kept, then it was to blame. A door that stops finds out no more:
@@ -96,16 +100,16 @@ class Taker:
             await self._patience.call(lambda: self._consumer.forget(batch.shares))
         elif len(batch) > 1:
             for half in batch.halves():
-                await self._take(half)
+                await self._take(half, meanwhile)
         elif batch.refused:
             raise StoreBroken(f"the store met an error that is not the message's: {error!r}") from error
         elif batch.tries < self._config.max_retries:
             batch.tries += 1
             await self._patience.pause(FIRST_RETRY_MS << (batch.tries - 1))
-            await self._take(batch)
+            await self._take(batch, meanwhile)
         else:
             batch.refuse(f"{type(error).__name__}: {error}")
-            await self._take(batch)
+            await self._take(batch, meanwhile)
 
     def _note(self, load: Load, answers: Sequence[Accepted]) -> None:
         """It is durable: go on from there, and tell."""
