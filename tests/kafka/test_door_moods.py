@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -37,6 +38,8 @@ async def test_a_moody_store_loses_and_repeats_nothing(real: Rig, monkeypatch: p
     for partition in range(6):
         await real.send(messages(range(500 * partition, 500 * partition + 500)), partition=partition)
     inbox = Moody(real.store.inbox())
-    await real.started(inbox=inbox)
+    door = await real.started(inbox=inbox)
     await real.has(range(3000), within_s=60)
+    await door.stop()
+    assert real.numbers() == Counter(range(3000))
     assert real.heard(events.IngestPaused)

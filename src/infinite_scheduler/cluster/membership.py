@@ -108,6 +108,8 @@ class Membership:
         self._planner, self._heirs = Planner(), Planner()
         self._beats: dict[str, tuple[int, int]] = {}  # nonce → the heartbeat seen last, and when it was first seen
         self._met_ms: dict[str, int] = {}  # nonce → when it was first seen
+        self._proven: set[str] = set()  # nonces whose heartbeat was seen to change
+        self._silent: set[str] = set()  # nonces that were silent for the lease at the last look
         self._looked_ms: int | None = None
         self._renewed_ms: int | None = None
         self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again, as long as the shard stays
@@ -198,18 +200,25 @@ class Membership:
         """Nodes whose heartbeat has changed within the lease, by this node's own clock, while the store answered."""
         now_ms = self._clock.steady_ms()
         if self._looked_ms is None or now_ms - self._looked_ms > self._lease_ms / 2:
-            self._beats = {nonce: (beat, now_ms) for nonce, (beat, _) in self._beats.items()}
+            self._beats = {
+                nonce: (beat, since_ms if nonce in self._silent else now_ms)  # who was silent before, still is
+                for nonce, (beat, since_ms) in self._beats.items()
+            }
         self._looked_ms = now_ms
         alive = {}
         for node in view.nodes:
-            beat, since_ms = self._beats.get(node.nonce, (-1, now_ms))
+            beat, since_ms = self._beats.get(node.nonce, (None, now_ms))
             if beat != node.beat:
                 since_ms = now_ms
+                if beat is not None:
+                    self._proven.add(node.nonce)
             self._beats[node.nonce] = node.beat, since_ms
             if node.nonce == self._node.nonce or (node.nonce not in view.dead and now_ms - since_ms < self._lease_ms):
                 alive[node.nonce] = node
         self._beats = {node.nonce: self._beats[node.nonce] for node in view.nodes}
         self._met_ms = {nonce: self._met_ms.get(nonce, now_ms) for nonce in self._beats}
+        self._proven &= self._beats.keys()
+        self._silent = self._beats.keys() - alive.keys()
         alive.setdefault(self._node.nonce, self._node)
         return alive
 
@@ -251,14 +260,15 @@ class Membership:
         """Nodes of which there is only an old sign of life: long dead ones, for somebody who has just come.
 
         Nothing is planned for such a node before it gives another one: others, who know that it is dead, give shards up
-        for somebody else to take. One that owns something may be alive for all that is known here, and so may one whose
-        only sign of life is its first.
+        for somebody else to take. One that owns something may be alive for all that is known here. One whose sign of
+        life is its first has just come as well, or died soon after: it has two heartbeats of time to show which.
         """
-        owning = {info.owner.nonce for info in view.shards} | {self._node.nonce}
+        certain = {info.owner.nonce for info in view.shards} | {self._node.nonce} | self._proven
+        young_ms = self._clock.steady_ms() - 2 * self._heartbeat_ms
         return {
             nonce
             for nonce, node in alive.items()
-            if nonce not in owning and node.beat > 1 and self._beats[nonce][1] == self._met_ms[nonce]
+            if nonce not in certain and (node.beat > 1 or self._met_ms[nonce] <= young_ms)
         }
 
     def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:

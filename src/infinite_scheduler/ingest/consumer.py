@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from infinite_scheduler.clock import Clock
@@ -44,7 +45,7 @@ class TopicConsumer:
         self._again_wait_ms = AGAIN_MS[0]
         self._largest = _UNSEEN  # bytes of the largest message lately
         self._left = False  # the last gathering ended before everything was there
-        self._unsaid: dict[int, int] = {}  # places that Kafka has yet to be told
+        self._unsaid: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
         self.held: dict[int, Share] = {}
         self.joined = False  # the group has given this node its partitions, or none
 
@@ -239,14 +240,16 @@ class TopicConsumer:
                 share.end = share.end if end is None else end
 
     def say(self, places: Mapping[int, int]) -> None:
-        """Remember to tell Kafka how far the group is: for those who watch its lag."""
-        self._unsaid.update(places)
+        """Remember to tell Kafka how far the group is: for those who watch its lag. From any thread."""
+        self._unsaid.put(places)
 
     def _say_places(self) -> None:
-        if not self._unsaid or self._client.problem is not None or not self._client.is_open:
+        if self._client.problem is not None or not self._client.is_open:
             return
-        places = {partition: place for partition, place in self._unsaid.items() if partition in self.held}
-        self._unsaid.clear()
+        places: dict[int, int] = {}
+        while not self._unsaid.empty():
+            places.update(self._unsaid.get())
+        places = {partition: place for partition, place in places.items() if partition in self.held}
         if places:
             self._client.commit(places)
 
