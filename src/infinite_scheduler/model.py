@@ -80,14 +80,7 @@ class JobId(bytes):
         cls, due_ms: int, shard: int, priority: int, *, later: bool = False, entropy: bytes | None = None
     ) -> JobId:
         """A new id; `entropy` are the 8 bytes whose last 62 bits make it unique."""
-        flags = (shard << 4) | (priority << 2) | (later << 1)
-        tail = entropy or os.urandom(8)
-        return cls(
-            due_ms.to_bytes(6, "big")
-            + (0x8000 | flags).to_bytes(2, "big")
-            + bytes((0x80 | (tail[0] & 0x3F),))
-            + tail[1:8]
-        )
+        return cls(new_key(due_ms, shard, priority, later, entropy or os.urandom(8)))
 
     @classmethod
     def parse(cls, text: str) -> JobId:
@@ -117,6 +110,13 @@ class JobId(bytes):
 
     def __str__(self) -> str:
         return key_text(self)
+
+
+def new_key(due_ms: int, shard: int, priority: int, later: bool, entropy: bytes) -> bytes:
+    """The bytes of a new id, as `JobId.make` says."""
+    flags = 0x8000 | (shard << 4) | (priority << 2) | (later << 1)
+    random = bytes((0x80 | (entropy[0] & 0x3F),)) + entropy[1:8]
+    return due_ms.to_bytes(6, "big") + flags.to_bytes(2, "big") + random
 
 
 def shard_of(key: bytes) -> int:

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 import msgspec
 
 from infinite_scheduler.errors import KeyConflict
-from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, shard_of
+from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, new_key, shard_of
 from infinite_scheduler.store.base import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
@@ -65,9 +65,11 @@ class Batch(msgspec.Struct, frozen=True):
         one idempotency key, that is a KeyConflict; unless `strict`, the second is a repeat all the same.
         """
         first = _first_of_keys(specs, strict=strict)
-        fresh = [
-            spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
-        ]
+        fresh = specs
+        if first and len(first) < len(specs):
+            fresh = [
+                spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
+            ]
         return cls(specs, _keyed(fresh, now_ms, next_shard, has_table), first)
 
     @property
@@ -129,6 +131,6 @@ def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_tab
             shard, left = next_shard(spec.app, urgent=urgent), CHUNK
         places[spec.app, urgent] = shard, left - 1
         later = due_ms - now_ms > LATER_MS or not has_table(spec.app, due_ms)
-        key = JobId.make(due_ms, shard, spec.priority, later=later, entropy=entropy[8 * i : 8 * i + 8])
-        rows.append(NewRow(bytes(key), spec, now_ms))
+        key = new_key(due_ms, shard, spec.priority, later, entropy[8 * i : 8 * i + 8])
+        rows.append(NewRow(key, spec, now_ms))
     return rows
