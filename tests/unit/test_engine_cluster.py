@@ -90,17 +90,23 @@ async def test_a_rolling_restart_duplicates_nothing_and_loses_nothing() -> None:
         await once(world, accepted)
 
 
+async def survivor(world: Rig, lived_ms: int) -> Node:
+    """A node that has taken over from another, which lived for so long and has been dead for longer than a lease."""
+    first = await world.node("n1").app().start()
+    second = await world.node("n2").app().start()
+    await world.advance(lived_ms)
+    await second.crash(proven=False)
+    await world.advance(15_000)
+    assert shares(first) == [4]
+    return first
+
+
 @pytest.mark.parametrize(("lived_ms", "within_ms"), [(5000, 2000), (1000, 6500)])
 async def test_what_is_given_up_for_a_new_node_does_not_wait_for_one_that_died_long_ago(
     lived_ms: int, within_ms: int
 ) -> None:
     async with rig(shards=4) as world:
-        first = await world.node("n1").app().start()
-        second = await world.node("n2").app().start()
-        await world.advance(lived_ms)
-        await second.crash(proven=False)
-        await world.advance(15_000)
-        assert shares(first) == [4]
+        first = await survivor(world, lived_ms)
         third = await world.node("n3").app().start()  # to which the second looks alive, for all that it knows
         await world.advance(within_ms)
         assert shares(first, third) == [2, 2]
@@ -108,12 +114,7 @@ async def test_what_is_given_up_for_a_new_node_does_not_wait_for_one_that_died_l
 
 async def test_a_node_that_died_long_ago_does_not_come_back_to_life_when_the_store_was_away() -> None:
     async with rig(shards=4) as world:
-        first = await world.node("n1").app().start()
-        second = await world.node("n2").app().start()
-        await world.advance(5000)
-        await second.crash(proven=False)
-        await world.advance(15_000)
-        assert shares(first) == [4]
+        first = await survivor(world, 5000)
         first.wire.away = True
         await world.advance(1500)
         first.wire.away = False
