@@ -182,7 +182,6 @@ topic = "SMS_Retry"
 dlq_topic = "SMS_Retry_DLQ"
 group_id = "sms-retry-scheduler"
 [[ingest]]
-group_id = "sms-retry-scheduler"
 [apps.sms_retry]
 handler = "sms_retry"
 topic = "SMS_Send"

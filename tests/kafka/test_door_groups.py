@@ -30,6 +30,20 @@ async def test_two_doors_share_the_partitions(real: Rig) -> None:
     assert two.metrics["messagesReceived"]
 
 
+async def test_doors_of_one_group_read_different_topics(real: Rig) -> None:
+    other = f"{real.topic}-other"
+    await asyncio.to_thread(make_topic, real.servers, other)
+    try:
+        here, there = await real.started(), await real.started(topic=other)
+        await until(lambda: len(here.lag) == 6 and len(there.lag) == 1)
+        await real.send(messages(range(20)))
+        await real.send(messages(range(20, 30)), topic=other)
+        await real.has(range(30))
+        await until(lambda: (here.metrics["messagesReceived"], there.metrics["messagesReceived"]) == (20, 10))
+    finally:
+        await asyncio.to_thread(delete_topics, real.servers, other)
+
+
 async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
     one, two = await real.started(), await real.started()
     await share(one, two)

@@ -11,7 +11,8 @@ def embedded_broker(brokers: int = 1, topics: Iterable[str] = ()) -> Iterator[st
     """Run brokers in this process until the block ends; gives their addresses, as `bootstrap_servers` takes them.
 
     `topics` are there from the beginning, others are made by sending to them; each has four partitions. Nothing is
-    kept: the log is short, and gone at the end.
+    kept: the log is short, and gone at the end. A consumer group has one member there: librdkafka (2.16) sends a second
+    one away that asks for its partitions after the leader has shared them out, and lets it join again a session later.
     """
     from confluent_kafka import Producer  # noqa: PLC0415 - 54 ms that only users of Kafka pay
 
