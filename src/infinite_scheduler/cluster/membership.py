@@ -6,6 +6,7 @@ from typing import Protocol
 
 from infinite_scheduler.clock import Clock, wait
 from infinite_scheduler.cluster.plan import Planner, ShardKey
+from infinite_scheduler.cluster.watch import Watch
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.observe.events import (
@@ -101,16 +102,11 @@ class Membership:
         self._lease = lease
         self._reference = reference
         self._clock = clock
-        self._lease_ms = lease_ms
         self._heartbeat_ms = heartbeat_ms
         self._patience_ms = patience_ms  # how long a drain that was asked for waits for handlers
         self._tell = tell
         self._planner, self._heirs = Planner(), Planner()
-        self._beats: dict[str, tuple[int, int]] = {}  # nonce → the heartbeat seen last, and when it was first seen
-        self._met_ms: dict[str, int] = {}  # nonce → when it was first seen
-        self._proven: set[str] = set()  # nonces whose heartbeat was seen to change
-        self._silent: set[str] = set()  # nonces that were silent for the lease at the last look
-        self._looked_ms: int | None = None
+        self._watch = Watch(node, clock, lease_ms=lease_ms, heartbeat_ms=heartbeat_ms)
         self._renewed_ms: int | None = None
         self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again, as long as the shard stays
         self._stir = asyncio.Event()
@@ -128,14 +124,12 @@ class Membership:
                 await self.look()
             except SchedulerError as error:
                 self._lease.missed(error)
-                self._looked_ms = None  # silence of the store says nothing about the others
+                self._watch.interrupt()
             await wait(self._clock, self._stir, self._pause_ms())
 
     def _pause_ms(self) -> float:
         """Until the next look: a part of a heartbeat, or less if a lease is over by then."""
-        now_ms = self._clock.steady_ms()
-        left = (since_ms + self._lease_ms - now_ms for _, since_ms in self._beats.values())
-        return min(ms for ms in (self._heartbeat_ms / LOOKS, *left) if ms > 0)
+        return min(ms for ms in (self._heartbeat_ms / LOOKS, *self._watch.leases_end_ms()) if ms > 0)
 
     def leave(self) -> None:
         """Take nothing any more: the node is about to stop."""
@@ -170,7 +164,7 @@ class Membership:
             if self._lease.renewed(asked_ms):
                 for keeper in self._keepers:
                     keeper.doubt(list(keeper.owners()), "the lease had lapsed")
-        alive = self._alive(view)
+        alive = self._watch.look(view)
         self._seen(view)
         self._heed(view)
         sound = [nonce for nonce, node in alive.items() if not node.clock_off]
@@ -196,32 +190,6 @@ class Membership:
                 for keeper in self._keepers:
                     keeper.drain(list(keeper.owners()), for_ms=0)  # call off what cannot end at once
 
-    def _alive(self, view: View) -> dict[str, NodeInfo]:
-        """Nodes whose heartbeat has changed within the lease, by this node's own clock, while the store answered."""
-        now_ms = self._clock.steady_ms()
-        if self._looked_ms is None or now_ms - self._looked_ms > self._lease_ms / 2:
-            self._beats = {
-                nonce: (beat, since_ms if nonce in self._silent else now_ms)  # who was silent before, still is
-                for nonce, (beat, since_ms) in self._beats.items()
-            }
-        self._looked_ms = now_ms
-        alive = {}
-        for node in view.nodes:
-            beat, since_ms = self._beats.get(node.nonce, (None, now_ms))
-            if beat != node.beat:
-                since_ms = now_ms
-                if beat is not None:
-                    self._proven.add(node.nonce)
-            self._beats[node.nonce] = node.beat, since_ms
-            if node.nonce == self._node.nonce or (node.nonce not in view.dead and now_ms - since_ms < self._lease_ms):
-                alive[node.nonce] = node
-        self._beats = {node.nonce: self._beats[node.nonce] for node in view.nodes}
-        self._met_ms = {nonce: self._met_ms.get(nonce, now_ms) for nonce in self._beats}
-        self._proven &= self._beats.keys()
-        self._silent = self._beats.keys() - alive.keys()
-        alive.setdefault(self._node.nonce, self._node)
-        return alive
-
     def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
         shards = {info.shard: info for info in view.shards}
         goal = self._goal(view, alive)
@@ -242,34 +210,18 @@ class Membership:
 
         Who began to watch less than a lease ago takes nothing from it yet; its part is given to it later, by the plan.
         """
-        known = alive.keys() - self._unproven(view, alive)
+        known = alive.keys() - self._watch.unproven(view, alive)
         nodes = {nonce: alive[nonce].apps for nonce in known}
         owners = {(i.shard.app, i.shard.number): i.owner.nonce if i.owner.nonce in alive else None for i in view.shards}
         leaving = frozenset(nonce for nonce in known if self._gives_up(nonce, alive[nonce]))
         goal = self._planner.plan(nodes, owners, leaving)
-        silent = self._beats.keys() - alive.keys() - view.dead
-        now_ms = self._clock.steady_ms()
-        new = {nonce for nonce in known if now_ms - self._met_ms.get(nonce, 0) < self._lease_ms} - {self._node.nonce}
+        silent = self._watch.silent() - view.dead
+        new = self._watch.new() & known
         if not silent or not new:
             return goal
         heirs = self._heirs.plan(nodes, owners, leaving | new)
         left = [(i.shard.app, i.shard.number) for i in view.shards if i.owner.nonce in silent]
         return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
-
-    def _unproven(self, view: View, alive: Mapping[str, NodeInfo]) -> set[str]:
-        """Nodes of which there is only an old sign of life: long dead ones, for somebody who has just come.
-
-        Nothing is planned for such a node before it gives another one: others, who know that it is dead, give shards up
-        for somebody else to take. One that owns something may be alive for all that is known here. One whose sign of
-        life is its first has just come as well, or died soon after: it has two heartbeats of time to show which.
-        """
-        certain = {info.owner.nonce for info in view.shards} | {self._node.nonce} | self._proven
-        young_ms = self._clock.steady_ms() - 2 * self._heartbeat_ms
-        return {
-            nonce
-            for nonce, node in alive.items()
-            if nonce not in certain and (node.beat > 1 or self._met_ms[nonce] <= young_ms)
-        }
 
     def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
         """What the store says another node owns is checked under the lock before anything more is done to it.
@@ -316,8 +268,7 @@ class Membership:
             if owner == self._node.nonce:
                 claims.append(Claim(shard=shard, seen=info.owner))
             elif goal.get((shard.app, shard.number)) == self._node.nonce and owner not in alive:
-                beat = self._beats[owner][0] if owner in self._beats else None
-                claims.append(Claim(shard=shard, seen=info.owner, beat=beat, dead=owner in dead))
+                claims.append(Claim(shard=shard, seen=info.owner, beat=self._watch.beat(owner), dead=owner in dead))
         return claims
 
     def _alarm(self, view: View, alive: Mapping[str, NodeInfo]) -> None:

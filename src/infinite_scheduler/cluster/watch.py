@@ -1,0 +1,97 @@
+"""Which nodes live, judged by the signs of life that this one has seen."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.store.base import NodeInfo, View
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of a node."""
+
+    beat: int
+    """Its heartbeat, as it was seen last..."""
+
+    since_ms: int
+    """...and when it was first seen to be this one."""
+
+    met_ms: int
+    """When the node was first seen."""
+
+    proven: bool = False
+    """Was its heartbeat seen to change?"""
+
+    silent: bool = False
+    """Did it count as dead at the last look?"""
+
+
+class Watch:
+    """Remembers when each node gave its last sign of life, by this node's own clock."""
+
+    def __init__(self, own: NodeInfo, clock: Clock, *, lease_ms: int, heartbeat_ms: int) -> None:
+        self._own = own
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._heartbeat_ms = heartbeat_ms
+        self._lives: dict[str, _Life] = {}  # by nonce
+        self._looked_ms: int | None = None
+
+    def interrupt(self) -> None:
+        """The store did not answer: its silence says nothing about the others."""
+        self._looked_ms = None
+
+    def look(self, view: View) -> dict[str, NodeInfo]:
+        """The nodes whose heartbeat has changed within the lease, while the store answered; and always this one."""
+        now_ms = self._clock.steady_ms()
+        if self._looked_ms is None or now_ms - self._looked_ms > self._lease_ms / 2:
+            for life in self._lives.values():
+                if not life.silent:  # who was silent before, still is
+                    life.since_ms = now_ms
+        self._looked_ms = now_ms
+        self._lives = {node.nonce: self._seen(node, now_ms) for node in view.nodes}
+        for nonce, life in self._lives.items():
+            over = nonce in view.dead or now_ms - life.since_ms >= self._lease_ms
+            life.silent = over and nonce != self._own.nonce
+        alive = {node.nonce: node for node in view.nodes if not self._lives[node.nonce].silent}
+        alive.setdefault(self._own.nonce, self._own)
+        return alive
+
+    def _seen(self, node: NodeInfo, now_ms: int) -> _Life:
+        life = self._lives.get(node.nonce)
+        if life is None:
+            return _Life(node.beat, now_ms, now_ms)
+        if life.beat != node.beat:
+            life.beat, life.since_ms, life.proven = node.beat, now_ms, True
+        return life
+
+    def beat(self, nonce: str) -> int | None:
+        """The heartbeat of a node as it was seen last."""
+        return self._lives[nonce].beat if nonce in self._lives else None
+
+    def silent(self) -> set[str]:
+        """The nodes that count as dead."""
+        return {nonce for nonce, life in self._lives.items() if life.silent}
+
+    def new(self) -> set[str]:
+        """The other nodes that were not there a lease ago, and so cannot know yet who else is dead."""
+        since_ms = self._clock.steady_ms() - self._lease_ms
+        return {nonce for nonce, life in self._lives.items() if life.met_ms > since_ms} - {self._own.nonce}
+
+    def unproven(self, view: View, alive: Mapping[str, NodeInfo]) -> set[str]:
+        """Nodes of which there is only an old sign of life: long dead ones, for somebody who has just come.
+
+        Nothing is planned for such a node before it gives another one: others, who know that it is dead, give shards up
+        for somebody else to take. One that owns something may be alive for all that is known here. One whose sign of
+        life is its first has just come as well, or died soon after: it has two heartbeats of time to show which.
+        """
+        owners = {info.owner.nonce for info in view.shards}
+        young_ms = self._clock.steady_ms() - 2 * self._heartbeat_ms
+        others = ((nonce, self._lives[nonce]) for nonce in alive.keys() - owners - {self._own.nonce})
+        return {nonce for nonce, life in others if not life.proven and (life.beat > 1 or life.met_ms <= young_ms)}
+
+    def leases_end_ms(self) -> Iterator[int]:
+        """In how long the lease of each node is over, or has been."""
+        now_ms = self._clock.steady_ms()
+        return (life.since_ms + self._lease_ms - now_ms for life in self._lives.values())
