@@ -1,16 +1,19 @@
 """Many rows go to a server in few statements: row by row, a server that is behind would fall behind ever more."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from infinite_scheduler import Client
+from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.model import Attempt, Job, JobId, Owner, Shard
 from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.base import Running, ShardInfo
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.server.mariadb_dialect import BLOCK
 
 pytestmark = pytest.mark.servers
 
@@ -61,3 +64,73 @@ async def test_deliveries_that_run_for_long_are_shown_by_few_statements(url: str
     assert cursor.statements <= 3
     assert tx.read_attempts("sms", running[9].job.key) == [Attempt(attempt=1, started_ms=7, node="n1")]
     connection.close()
+
+
+@pytest.fixture
+def cursor(mariadb_url: str) -> Iterator[Any]:
+    """A cursor of MariaDB, with a table of numbers."""
+    with closing(server_driver(mariadb_url).connect()) as connection:
+        cursor: Any = connection.cursor()
+        cursor.execute("CREATE TABLE numbers (number BIGINT NOT NULL PRIMARY KEY)")
+        yield cursor
+
+
+def insert(number: int) -> str:
+    return f"INSERT INTO numbers VALUES ({number})"
+
+
+def test_the_next_statement_is_put_together_while_the_server_works(cursor: Any) -> None:
+    steps: list[str] = []
+
+    def note(step: str, method: str) -> None:
+        original = getattr(cursor.connection, method)
+
+        def noted(*args: Any) -> Any:
+            steps.append(step)
+            return original(*args)
+
+        setattr(cursor.connection, method, noted)
+
+    note("send", "_execute_command")
+    note("read", "_read_query_result")
+
+    def statements() -> Iterator[str]:
+        for number in range(3):
+            steps.append("make")
+            yield insert(number)
+
+    assert list(cursor.execute_each(statements())) == [1, 1, 1]
+    assert steps == ["make", "send", "make", "read", "send", "make", "read", "send", "read"]
+
+
+def test_no_answer_is_taken_for_that_of_another_statement(cursor: Any) -> None:
+    """Neither when the next statement cannot be made, nor when the server refuses one."""
+
+    def statements() -> Iterator[str]:
+        yield insert(1)
+        raise ValueError("cannot be made")
+
+    with pytest.raises(ValueError, match="cannot be made"):
+        list(cursor.execute_each(statements()))
+    with pytest.raises(Exception, match="Duplicate entry '1'"):
+        list(cursor.execute_each(map(insert, (2, 1, 3))))
+    cursor.execute("SELECT number FROM numbers ORDER BY number")
+    assert cursor.fetchall() == ((1,), (2,))
+
+
+@pytest.mark.parametrize("last", [BLOCK, BLOCK + 1, 2 * BLOCK])
+def test_blocks_of_rows_are_counted_and_ignored_as_one(cursor: Any, mariadb_url: str, last: int) -> None:
+    dialect, rows = server_driver(mariadb_url).dialect, [(number,) for number in range(last)]
+    assert dialect.insert_many(cursor, "numbers", ["number"], rows[1::2]) == last // 2
+    assert dialect.insert_many(cursor, "numbers", ["number"], rows) == last - last // 2
+    cursor.execute("SELECT COUNT(*), SUM(number) FROM numbers")
+    assert cursor.fetchone() == (last, last * (last - 1) // 2)
+
+
+def test_what_ignore_ignores_beside_repeats_is_an_error_in_every_block(cursor: Any, mariadb_url: str) -> None:
+    dialect, rows = server_driver(mariadb_url).dialect, [(number,) for number in range(3 * BLOCK)]
+    for wrong in (0, BLOCK, 2 * BLOCK):
+        spoilt = [*rows[:wrong], (2**70,), (2**70,), *rows[wrong + 2 :]]
+        with pytest.raises(StoreBroken, match="would have changed"):
+            dialect.insert_many(cursor, "numbers", ["number"], spoilt)
+        cursor.execute("DELETE FROM numbers")

@@ -1,11 +1,14 @@
-"""A connection of PyMySQL that is opened and read in less time, and whose statements wait no longer than they may."""
+"""A connection of PyMySQL that is opened and read in less time, works while the server does, and waits in bounds."""
 
 import ssl
 import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any, Final
 
 from pymysql.connections import Connection, MySQLResult
+from pymysql.constants import COMMAND
 from pymysql.cursors import Cursor
 
 from infinite_scheduler.store.sql.server.patience import WORK_S, Patience
@@ -66,6 +69,7 @@ class Bounded(Cursor):
     minutes, with its shard locked. If this process hung up instead, the server would not notice before it is done.
     """
 
+    connection: "Prompt"
     patience: Patience | None = None
     longest_s: float = 0.0
 
@@ -80,12 +84,38 @@ class Bounded(Cursor):
         finally:
             patience.took(time.monotonic() - began_s)
 
+    def execute_each(self, statements: Iterable[str]) -> Iterator[int]:
+        """Run these one after another, and give how many rows each met.
+
+        While the server works on one, the next is put together here: with many rows in them, both take about as long.
+        """
+        source = iter(statements)
+        coming = list(islice(source, 1))
+        while coming:
+            statement = coming.pop()
+            self.connection.meanwhile = lambda: coming.extend(islice(source, 1))
+            self.execute(statement)
+            yield self.rowcount
+
 
 class Prompt(Connection):
     """A connection that prefers TLS without reading whom the machine trusts: that takes 20 ms, and is not looked at."""
 
+    meanwhile: Callable[[], object] | None = None
+    """What is done between the next statement and its answer."""
+
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         return sslp or unchecked()
+
+    def query(self, sql: Any, unbuffered: bool = False) -> Any:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        self._execute_command(COMMAND.COM_QUERY, sql)  # type: ignore[attr-defined]
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:  # an answer that is left unread would be taken for that of the next statement
+            self._affected_rows: Any = self._read_query_result(unbuffered)
+        return self._affected_rows
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         del unbuffered  # nobody asks for rows one by one

@@ -2,6 +2,7 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -21,6 +22,7 @@ from infinite_scheduler.store.sql.dialect import (
     without_version,
 )
 from infinite_scheduler.store.sql.server.literals import key_text, row_texts
+from infinite_scheduler.store.sql.server.mariadb_connection import Bounded
 
 T = TypeVar("T")
 
@@ -93,17 +95,23 @@ class MariaDialect(Dialect):
         if not values:
             return super().run_many(cursor, statement, rows)
         rest = tail.partition(")")[2]
-        return sum(_written(cursor, f"{head} VALUES {','.join(block)}{rest}") for block in _blocks(cursor, rows))
+        return sum(_written(cursor, (f"{head} VALUES {','.join(block)}{rest}" for block in _blocks(cursor, rows))))
 
     def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         self.run_many(cursor, self.insert(table, columns), rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """What IGNORE ignores beside repeated keys would be a row that is not what it should be: that is an error."""
+        sizes: deque[int] = deque()
+
+        def statements() -> Iterator[str]:
+            for block in _blocks(cursor, rows):
+                sizes.append(len(block))
+                yield f"INSERT IGNORE INTO {table} ({', '.join(columns)}) VALUES {','.join(block)}"
+
         count = 0
-        for block in _blocks(cursor, rows):
-            some = _written(cursor, f"INSERT IGNORE INTO {table} ({', '.join(columns)}) VALUES {','.join(block)}")
-            if some < len(block):
+        for some in _written(cursor, statements()):
+            if some < sizes.popleft():
                 _check_warnings(cursor)
             count += some
         return count
@@ -116,12 +124,12 @@ class MariaDialect(Dialect):
                 ends.setdefault((row[0], row[1], row[7]), []).append(row)
             else:
                 others.append(row)
-        count = sum(
-            _written(cursor, _end(table, end, group[start : start + BLOCK]))
+        statements = (
+            _end(table, end, group[start : start + BLOCK])
             for end, group in ends.items()
             for start in range(0, len(group), BLOCK)
         )
-        return count + sum(
+        return sum(_written(cursor, statements)) + sum(
             _execute(cursor, _update(table, len(block)), chain.from_iterable(block))
             for block in in_blocks(others, _weight)
         )
@@ -203,14 +211,19 @@ def _bytes(value: str | bytes) -> int:
 
 
 def _blocks(cursor: Cursor, rows: Sequence[Row]) -> Iterator[Sequence[str]]:
-    """The rows as text, as many at a time as a statement may have."""
-    return in_blocks(row_texts(cursor, rows), _bytes)
+    """The rows as text, as many at a time as a statement may have; none is written before it is asked for."""
+    for start in range(0, len(rows), BLOCK):
+        yield from in_blocks(row_texts(cursor, rows[start : start + BLOCK]), _bytes)
 
 
-def _written(cursor: Cursor, statement: str) -> int:
-    """Run a statement that has its values in it. Returns how many rows it met."""
-    cursor.execute(statement)
-    return cursor.rowcount
+def _written(cursor: Cursor, statements: Iterable[str]) -> Iterator[int]:
+    """Run statements that have their values in them. Gives how many rows each met."""
+    if isinstance(cursor, Bounded):
+        yield from cursor.execute_each(statements)
+        return
+    for statement in statements:  # on a connection of the user's
+        cursor.execute(statement)
+        yield cursor.rowcount
 
 
 def _execute(cursor: Cursor, statement: str, values: Iterable[Any]) -> int:
