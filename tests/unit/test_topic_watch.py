@@ -81,3 +81,17 @@ async def test_whoever_has_answered_late_is_waited_for_again(
     admin.answer("one")
     await settle(watch)
     assert watch._answers
+
+
+async def test_a_client_without_an_answer_is_replaced(
+    watch: TopicWatch, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka may be stuck for good after a restart of the brokers."""
+    another = Admin()
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda *_, **__: another)
+    admin.topic_id = None
+    watch.ask()
+    admin.asked[-1].set_exception(RuntimeError("timed out"))
+    assert await watch.topic_id() is None
+    assert await watch.topic_id() == "one"
+    assert (len(admin.asked), len(another.asked)) == (1, 1)

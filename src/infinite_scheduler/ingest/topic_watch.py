@@ -59,10 +59,13 @@ class TopicWatch:
         return None if found is None else str(found)
 
     def _arrive(self, asked: "asyncio.Future[Any]") -> None:
-        if asked is self._asked:
-            self._arrived_ms = self._clock.steady_ms()
-            if not asked.cancelled() and asked.exception() is None:
-                self._answers = True  # late, but it may be waited for again
+        if asked is not self._asked:
+            return
+        self._arrived_ms = self._clock.steady_ms()
+        if not asked.cancelled() and asked.exception() is None:
+            self._answers = True  # late, but it may be waited for again
+        else:
+            self._client = None  # after a restart of the brokers one may be stuck: a new one knows where to begin
 
     def close(self) -> None:
         """Wait for no answer any more."""
