@@ -17,6 +17,7 @@ from infinite_scheduler.observe.events import Observer, TaskFailed
 from infinite_scheduler.store.inbox import Inbox
 
 if TYPE_CHECKING:
+    from infinite_scheduler.ingest.courtesy import Strain
     from infinite_scheduler.ingest.door import TopicDoor
     from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
@@ -89,6 +90,7 @@ class Doors:
         *,
         max_payload: int,
         zone: ZoneInfo,
+        strain: "Strain",
     ) -> None:
         """Make the doors, all shut: what is wrong with their configuration shows here."""
         self.open = ()
@@ -98,7 +100,7 @@ class Doors:
 
         self._tell = tell
         self.open = [
-            TopicDoor(config, inbox, handlers, clock, tell, max_payload=max_payload, zone=zone)
+            TopicDoor(config, inbox, handlers, clock, tell, max_payload=max_payload, zone=zone, strain=strain)
             for config in self._configs
         ]
 

@@ -247,7 +247,15 @@ class Scheduler(Client):
 
     def _make_doors(self) -> None:
         most = self.settings.limits.payload
-        self._doors.make(self._store.inbox(), self.apps, self._clock, self._tell, max_payload=most, zone=self._zone)
+        self._doors.make(
+            self._store.inbox(),
+            self.apps,
+            self._clock,
+            self._tell,
+            max_payload=most,
+            zone=self._zone,
+            strain=lambda: self._engine.strain() if self._engine else 0.0,
+        )
         self.counters.gauge("ingest_lag", self._doors.lag)
         self.counters.gauge("ingest_ready", self._doors.ready)
 

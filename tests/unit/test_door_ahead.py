@@ -50,7 +50,15 @@ class Bench:
         self.kafka, self.inbox = Kafka(), SlowInbox()
         self.clock: ManualClock = self.kafka.clock
         config = KafkaIngestConfig(topic="jobs", max_poll_records=1)
-        self.door = TopicDoor(config, self.inbox, {}, self.clock, lambda event: None)  # type: ignore[arg-type]
+        self.strain = 0.0
+        self.door = TopicDoor(
+            config,
+            self.inbox,  # type: ignore[arg-type]
+            {},
+            self.clock,
+            lambda event: None,
+            strain=lambda: self.strain,
+        )
         self.consumer = self.door._consumer
         self.door._client._client = self.kafka  # type: ignore[assignment]
         self.consumer._assigned(self.kafka, [TopicPartition("jobs", 0)])  # type: ignore[arg-type]
@@ -146,3 +154,19 @@ async def test_a_door_that_keeps_up_reads_nothing_ahead(bench: Bench, monkeypatc
     await bench.door._take_what_comes()
     assert bench.inbox.taken == [(0, 1)]
     assert bench.left == 2
+
+
+async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Bench) -> None:
+    bench.arrive(0, 1, 2, 3)
+    bench.strain = 1.0
+    taking = asyncio.create_task(bench.door._take_what_comes())
+    await until(lambda: bench.inbox.begun == 1 and bench.left == 0)
+    bench.clock.advance(100)  # so long the store takes
+    bench.inbox.let.set()
+    await until(lambda: bench.inbox.taken)
+    await asyncio.sleep(0.05)
+    assert bench.inbox.begun == 1
+    bench.strain = 0.0
+    bench.clock.advance(20)
+    await taking
+    assert bench.inbox.taken == [(0, 2), (2, 4)]

@@ -1,7 +1,7 @@
 """The doors of a node: opened when the engine runs, closed before it stops, and no trouble of theirs holds it up."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -32,9 +32,10 @@ class Door:
         *,
         max_payload: int,
         zone: ZoneInfo,
+        strain: Callable[[], float],
     ) -> None:
         self.config, self.inbox, self.handlers = config, inbox, handlers
-        self.max_payload, self.zone = max_payload, zone
+        self.max_payload, self.zone, self.strain = max_payload, zone, strain
         self.is_running = self.ready = False
         self.lag = {0: 7, 1: None}
         Door.made.append(self)
@@ -112,6 +113,14 @@ async def test_a_door_is_told_what_it_needs(doors: list[Door]) -> None:
         assert await door.inbox.places() == []
         with pytest.raises(InvalidPayload, match="to is required in jobData"):
             door.handlers["sms"].check({})
+
+
+async def test_a_door_hears_how_far_its_node_is_behind(doors: list[Door], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node("one"):
+        assert doors[0].strain() < 1
+        monkeypatch.setattr("infinite_scheduler.engine.lane.Lane.strain", 3.0)
+        assert doors[0].strain() == 3
+    assert doors[0].strain() == 0
 
 
 async def test_what_doors_do_can_be_seen(doors: list[Door]) -> None:

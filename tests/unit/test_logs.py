@@ -102,6 +102,7 @@ EVERY: list[events.Event] = [
     events.TopicBack(topic="jobs", away_ms=100),
     events.IngestPaused(topic="jobs", error="refused"),
     events.IngestResumed(topic="jobs", paused_ms=100),
+    events.IngestSlowed(topic="jobs", rested_ms=6000, of_ms=60_000),
     events.PlaceDiffers(topic="jobs", group="g", partition=1, place=5, committed=3, command="ingest offsets"),
     events.PlacesOvertaken(topic="jobs", partitions=[1]),
     events.OffsetGone(topic="jobs", partition=1, place=5, earliest=9, end=20, next=9),

@@ -14,13 +14,16 @@ from infinite_scheduler.engine.absence import Absence
 from infinite_scheduler.engine.answerer import Answerer
 from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.engine.judge import describe
-from infinite_scheduler.engine.settler import Settler
+from infinite_scheduler.engine.settler import AT_MOST, Settler
 from infinite_scheduler.engine.sweep import Sweep
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
 from infinite_scheduler.store.base import NAMED, Claim, Ownership
+
+STRAINED = 2 * AT_MOST
+"""With so many outcomes to be settled, the lane is behind."""
 
 BACK_OFF_MS = (50, 1000)
 """The first and the longest wait for a store that is away."""
@@ -68,6 +71,13 @@ class Lane:
         paused = {app for app, window in self._windows.items() if window.desk.paused}
         tenures = self.holdings.tenures
         return {shard for shard, tenure in tenures.items() if tenure.has_suspects and shard.app not in paused}
+
+    @property
+    def strain(self) -> float:
+        """How far this lane is behind: below 1 it is not. A store that is away is none of its doing."""
+        if self._absence.lasts:
+            return 0.0
+        return max(self.settler.kept / STRAINED, *(float(window.behind) for window in self._windows.values()))
 
     def poke(self) -> None:
         """Requests may wait."""

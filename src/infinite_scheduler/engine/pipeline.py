@@ -254,6 +254,10 @@ class Engine:
             oldest.extend(tenure.unread_ms for tenure in lane.holdings.tenures.values() if not tenure.scanned)
         return max(0, now_ms - min(oldest, default=now_ms))
 
+    def strain(self) -> float:
+        """How much more there is to read and to settle than this node gets done: below 1 all is well."""
+        return max(lane.strain for lane in self._lanes)
+
     def clock_offset_ms(self) -> int | None:
         """The store's clock less this machine's; None where the store has none."""
         return self._agreed.offset_ms()

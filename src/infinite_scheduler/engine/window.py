@@ -154,6 +154,11 @@ class Window:
 
     # Reading pages
 
+    @property
+    def behind(self) -> bool:
+        """Are jobs overdue that nobody has read yet, though there is room for them?"""
+        return self._backlog and 2 * self._budget.used_total < self._budget.total
+
     def next_scan(self, now_ms: int) -> Scan | None:
         """What to read next, or None: everything is read, or there is no room."""
         tenures = [t for t in self.tenures.values() if t.doubt is None and t.greeted and not t.scanned]

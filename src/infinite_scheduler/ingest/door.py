@@ -14,6 +14,7 @@ from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.ahead import Ahead
 from infinite_scheduler.ingest.batch import Batch
 from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.ingest.courtesy import Courtesy, Strain
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.ingest.gathered import parts
@@ -58,6 +59,7 @@ class TopicDoor:
         *,
         max_payload: int = MAX_PAYLOAD,
         zone: ZoneInfo | None = None,
+        strain: Strain = lambda: 0.0,
     ) -> None:
         self.config = config
         self._clock = clock
@@ -66,6 +68,7 @@ class TopicDoor:
         self._client = client = TopicClient(config)
         self._consumer = consumer = TopicConsumer(config, client, clock)
         self._patience = patience = Patience(consumer, clock, self._hang)
+        self._courtesy = Courtesy(config.topic, strain, patience, clock, tell)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
         self._letters = DeadLetterSender(config, inbox, clock, tell, lambda partition: partition in consumer.held)
         shared = DoorParts(
@@ -169,9 +172,11 @@ class TopicDoor:
         ahead = Ahead(lambda: self._patience.call(lambda: next(batches, None)))
         while (batch := await ahead.get()) is not None:
             ahead = Ahead(ahead.read)
+            began_ms = self._clock.steady_ms()
             await self._taker.take(batch, self._wire, ahead.begin)
             if self._patience.stopping:
                 break
+            await self._courtesy.rest(self._clock.steady_ms() - began_ms)
 
     def _batches(self) -> Iterator[Batch]:
         """On the consumer's thread: what is there, in parts, each message read and judged.

@@ -325,6 +325,14 @@ class IngestResumed(Event, frozen=True, kw_only=True):
     paused_ms: int
 
 
+class IngestSlowed(Event, frozen=True, kw_only=True):
+    """A topic is read more slowly, so that jobs that are due come first: it rested for so long of this time."""
+
+    topic: str
+    rested_ms: int
+    of_ms: int
+
+
 class PlaceDiffers(Event, frozen=True, kw_only=True):
     """Kafka's committed offset is not where the store says that the group is; the store's counts."""
 

@@ -175,6 +175,11 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "The store does not take the messages of a topic; they wait in Kafka, and none becomes a dead letter for it.",
     ),
     events.IngestResumed: Line("ingest.kafka", logging.INFO, "The store takes the messages of a topic again."),
+    events.IngestSlowed: Line(
+        "ingest.kafka",
+        logging.WARNING,
+        "A topic is read more slowly, since this node is behind with jobs that are due: it has more than it gets done.",
+    ),
     events.PlaceDiffers: Line(
         "ingest.kafka",
         logging.WARNING,

@@ -1,0 +1,56 @@
+"""Those who hand over go first: messages can wait in Kafka, jobs that are due cannot."""
+
+from collections.abc import Callable
+from typing import Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.observe.events import IngestSlowed, Observer
+
+Strain = Callable[[], float]
+"""How much more this node has to hand over and to settle than it gets done: from 1 on it is behind."""
+
+MOST_STRAIN: Final = 4
+"""A door rests for this many times as long as it worked, at most: some of the time is always left for reading."""
+
+LONGEST_MS: Final = 2000
+"""And no longer than this: a batch may have taken long for other reasons."""
+
+GLANCE_MS: Final = 20
+"""How often a door that rests looks whether it still must."""
+
+TELL_MS: Final = 60_000
+TOLD_MS: Final = 5000
+"""Who has rested for so long within this time should be known: the node has too much to do."""
+
+
+class Courtesy:
+    """Lets a door rest while its node is behind."""
+
+    def __init__(self, topic: str, strain: Strain, patience: Patience, clock: Clock, tell: Observer) -> None:
+        self._topic = topic
+        self._strain = strain
+        self._patience = patience
+        self._clock = clock
+        self._tell = tell
+        self._since_ms = clock.steady_ms()
+        self._rested_ms = 0
+
+    async def rest(self, worked_ms: int) -> None:
+        """Rest as long as the door has worked, or longer if the node is far behind; no longer than it is."""
+        began_ms = now_ms = self._clock.steady_ms()
+        while (strain := self._strain()) >= 1 and not self._patience.stopping:
+            left_ms = began_ms + min(int(worked_ms * min(strain, MOST_STRAIN)), LONGEST_MS) - now_ms
+            if left_ms <= 0:
+                break
+            await self._patience.pause(min(left_ms, GLANCE_MS))
+            now_ms = self._clock.steady_ms()
+        self._count(now_ms, now_ms - began_ms)
+
+    def _count(self, now_ms: int, rested_ms: int) -> None:
+        self._rested_ms += rested_ms
+        if now_ms - self._since_ms < TELL_MS:
+            return
+        if self._rested_ms >= TOLD_MS:
+            self._tell(IngestSlowed(topic=self._topic, rested_ms=self._rested_ms, of_ms=now_ms - self._since_ms))
+        self._since_ms, self._rested_ms = now_ms, 0

@@ -1,0 +1,89 @@
+"""A door rests while its node is behind: as long as it worked or longer, but never for good."""
+
+import asyncio
+
+import pytest
+
+from infinite_scheduler.ingest.courtesy import LONGEST_MS, TELL_MS, TOLD_MS, Courtesy
+from infinite_scheduler.observe.events import Event, IngestSlowed
+from infinite_scheduler.testing import ManualClock
+
+
+class Patience:
+    """Lets the time pass at once."""
+
+    stopping = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.pauses = 0
+
+    async def pause(self, ms: int) -> None:
+        self.pauses += 1
+        self._clock.advance(ms)
+        await asyncio.sleep(0)
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.patience = Patience(self.clock)
+        self.told: list[Event] = []
+        self.strains = [0.0]
+        self.courtesy = Courtesy("jobs", self._strain, self.patience, self.clock, self.told.append)  # type: ignore[arg-type]
+
+    def _strain(self) -> float:
+        return self.strains.pop(0) if len(self.strains) > 1 else self.strains[0]
+
+    async def rested_ms(self, worked_ms: int, *strains: float) -> int:
+        self.strains = list(strains)
+        began_ms = self.clock.steady_ms()
+        await self.courtesy.rest(worked_ms)
+        return self.clock.steady_ms() - began_ms
+
+
+@pytest.mark.parametrize(
+    ("worked_ms", "strain", "rested_ms"),
+    [
+        (100, 0, 0),
+        (100, 0.99, 0),
+        (100, 1, 100),
+        (100, 2.5, 250),
+        (100, 4, 400),
+        (100, 50, 400),
+        (5, 1, 5),
+        (0, 3, 0),
+        (30_000, 2, LONGEST_MS),
+    ],
+)
+async def test_a_rest_is_as_long_as_the_work_and_the_strain(worked_ms: int, strain: float, rested_ms: int) -> None:
+    assert await Scene().rested_ms(worked_ms, strain) == rested_ms
+
+
+async def test_a_rest_ends_when_nobody_is_behind_any_more() -> None:
+    assert await Scene().rested_ms(1000, 1, 1, 0) == 40
+
+
+async def test_a_rest_is_cut_short_when_the_strain_falls() -> None:
+    assert await Scene().rested_ms(100, *[4] * 10, 1) == 200
+
+
+async def test_a_door_that_stops_does_not_rest() -> None:
+    scene = Scene()
+    scene.patience.stopping = True
+    assert await scene.rested_ms(100, 4) == 0
+    assert not scene.patience.pauses
+
+
+async def test_somebody_is_told_once_a_minute_if_it_is_worth_it() -> None:
+    scene = Scene()
+    for _ in range(TOLD_MS // 1000):
+        await scene.rested_ms(1000, 1)
+    assert not scene.told
+    scene.clock.advance(TELL_MS)
+    await scene.rested_ms(1000, 0)
+    assert scene.told == [IngestSlowed(topic="jobs", rested_ms=TOLD_MS, of_ms=TELL_MS + TOLD_MS)]
+    await scene.rested_ms(1000, 1)
+    scene.clock.advance(TELL_MS)
+    await scene.rested_ms(1000, 0)
+    assert len(scene.told) == 1, "a second is not worth a word"
