@@ -118,6 +118,21 @@ def test_no_answer_is_taken_for_that_of_another_statement(cursor: Any) -> None:
     assert cursor.fetchall() == ((1,), (2,))
 
 
+def test_a_statement_between_two_others_puts_nothing_together(cursor: Any) -> None:
+    made = []
+
+    def statements() -> Iterator[str]:
+        for number in range(4):
+            made.append(number)
+            yield insert(number)
+
+    running = cursor.execute_each(statements())
+    assert next(running) == 1
+    cursor.execute("SELECT 1")
+    assert made == [0, 1]
+    assert list(running) == [1, 1, 1]
+
+
 @pytest.mark.parametrize("last", [BLOCK, BLOCK + 1, 2 * BLOCK])
 def test_blocks_of_rows_are_counted_and_ignored_as_one(cursor: Any, mariadb_url: str, last: int) -> None:
     dialect, rows = server_driver(mariadb_url).dialect, [(number,) for number in range(last)]
@@ -128,8 +143,8 @@ def test_blocks_of_rows_are_counted_and_ignored_as_one(cursor: Any, mariadb_url:
 
 
 def test_what_ignore_ignores_beside_repeats_is_an_error_in_every_block(cursor: Any, mariadb_url: str) -> None:
-    dialect, rows = server_driver(mariadb_url).dialect, [(number,) for number in range(3 * BLOCK)]
-    for wrong in (0, BLOCK, 2 * BLOCK):
+    dialect, rows = server_driver(mariadb_url).dialect, [(number,) for number in range(2 * BLOCK + 2)]
+    for wrong in (0, BLOCK, 2 * BLOCK):  # the last block is a short one
         spoilt = [*rows[:wrong], (2**70,), (2**70,), *rows[wrong + 2 :]]
         with pytest.raises(StoreBroken, match="would have changed"):
             dialect.insert_many(cursor, "numbers", ["number"], spoilt)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from infinite_scheduler.ingest.courtesy import LONGEST_MS, TELL_MS, TOLD_MS, Courtesy
+from infinite_scheduler.ingest.courtesy import LONGEST_MS, PART, TELL_MS, Courtesy
 from infinite_scheduler.observe.events import Event, IngestSlowed
 from infinite_scheduler.testing import ManualClock
 
@@ -75,15 +75,26 @@ async def test_a_door_that_stops_does_not_rest() -> None:
     assert not scene.patience.pauses
 
 
-async def test_somebody_is_told_once_a_minute_if_it_is_worth_it() -> None:
+async def test_somebody_is_told_once_a_minute_while_it_rests_much() -> None:
     scene = Scene()
-    for _ in range(TOLD_MS // 1000):
-        await scene.rested_ms(1000, 1)
+    for _ in range(2 * TELL_MS // 1000):
+        await scene.rested_ms(200, 1)
+        scene.clock.advance(800)
+    assert [type(event) for event in scene.told] == [IngestSlowed]
+    slowed = scene.told[0]
+    assert isinstance(slowed, IngestSlowed)
+    assert TELL_MS <= slowed.of_ms < TELL_MS + 1000
+    assert slowed.rested_ms == pytest.approx(slowed.of_ms / 5, rel=0.02)
+
+
+@pytest.mark.parametrize("later_ms", [TELL_MS, 10 * TELL_MS, 600 * TELL_MS])
+async def test_a_peak_of_long_ago_is_not_worth_a_word(later_ms: int) -> None:
+    scene = Scene()
+    await scene.rested_ms(TELL_MS // PART // 6, 1)
+    scene.clock.advance(later_ms)
+    await scene.rested_ms(100, 0)
     assert not scene.told
-    scene.clock.advance(TELL_MS)
-    await scene.rested_ms(1000, 0)
-    assert scene.told == [IngestSlowed(topic="jobs", rested_ms=TOLD_MS, of_ms=TELL_MS + TOLD_MS)]
-    await scene.rested_ms(1000, 1)
-    scene.clock.advance(TELL_MS)
-    await scene.rested_ms(1000, 0)
-    assert len(scene.told) == 1, "a second is not worth a word"
+    for _ in range(TELL_MS // 1000 + 1):  # and what comes next is counted from its own beginning
+        await scene.rested_ms(500, 1)
+        scene.clock.advance(500)
+    assert len(scene.told) == 1

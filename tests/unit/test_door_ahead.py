@@ -170,3 +170,16 @@ async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Benc
     bench.clock.advance(20)
     await taking
     assert bench.inbox.taken == [(0, 2), (2, 4)]
+
+
+async def test_a_door_that_is_stopped_while_it_rests_takes_no_more(bench: Bench) -> None:
+    bench.arrive(0, 1, 2, 3)
+    bench.strain = 1.0
+    taking = asyncio.create_task(bench.door._take_what_comes())
+    await until(lambda: bench.inbox.begun == 1 and bench.left == 0)
+    bench.clock.advance(100)
+    bench.inbox.let.set()
+    await until(lambda: bench.inbox.taken)
+    bench.door._patience.stop()
+    await taking
+    assert bench.inbox.taken == [(0, 2)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from infinite_scheduler.handlers.base import Report
-from infinite_scheduler.model import JOB_BYTES, Job, Status
+from infinite_scheduler.model import Job, Status
 from tests.unit.engine_rig import rig
 
 
@@ -76,19 +76,35 @@ async def test_a_backlog_that_is_not_read_is_a_strain_until_it_is(monkeypatch: p
         assert node.engine.strain() < 1
 
 
-async def test_jobs_that_wait_for_handlers_are_no_strain() -> None:
-    async with rig(page=64, budget_bytes=200 * JOB_BYTES) as world:
+@pytest.mark.parametrize(
+    ("apps", "budget", "jobs", "payload"),
+    [(1, 60_000, 1000, 2), (2, 2 << 20, 6, 900_000), (8, 2 << 20, 12, 300_000)],
+)
+async def test_jobs_that_wait_for_handlers_are_no_strain(apps: int, budget: int, jobs: int, payload: int) -> None:
+    """Whether the memory is full of them, or what is left of it is too little for another."""
+    async with rig(page=64, budget_bytes=budget) as world:
         done = asyncio.Event()
 
         async def slow(job: Job) -> None:
             del job
             await done.wait()
 
-        await world.spread([0] * 1000)
+        node = world.node()
+        for number in range(apps):
+            node.app(f"app{number}", function=slow, concurrency=2)
+            await world.client.register(f"app{number}", 4)
+        await world.add(*[0] * jobs, app="app0", payload=b'"' + b"x" * (payload - 2) + b'"')
         await world.advance(60_000)
-        node = await world.node().app(function=slow, concurrency=2).start()
+        await node.start()
         await world.advance(5000)
-        for _ in range(50):
-            await world.advance(100)
+        assert node.engine.oldest_overdue_ms() > 50_000
+        for _ in range(30):
+            await world.advance(1000)
             assert node.engine.strain() < 1
         done.set()
+
+
+async def test_a_node_without_apps_is_never_strained() -> None:
+    async with rig() as world:
+        node = await world.node().start()
+        assert node.engine.strain() == 0

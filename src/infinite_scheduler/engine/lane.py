@@ -77,7 +77,7 @@ class Lane:
         """How far this lane is behind: below 1 it is not. A store that is away is none of its doing."""
         if self._absence.lasts:
             return 0.0
-        return max(self.settler.kept / STRAINED, *(float(window.behind) for window in self._windows.values()))
+        return max(self.settler.kept / STRAINED, float(any(window.behind for window in self._windows.values())))
 
     def poke(self) -> None:
         """Requests may wait."""

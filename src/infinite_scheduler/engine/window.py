@@ -38,6 +38,7 @@ class Window:
         self._found = 0  # jobs found since the line last moved
         self._typical = TYPICAL_BYTES
         self._backlog = False
+        self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
 
     def enter(self, tenure: Tenure) -> None:
@@ -156,11 +157,16 @@ class Window:
 
     @property
     def behind(self) -> bool:
-        """Are jobs overdue that nobody has read yet, though there is room for them?"""
-        return self._backlog and 2 * self._budget.used_total < self._budget.total
+        """Is there a backlog that is not read yet, though there is room for more of it?"""
+        return self._backlog and not self._full
 
     def next_scan(self, now_ms: int) -> Scan | None:
         """What to read next, or None: everything is read, or there is no room."""
+        scan = self._next_scan(now_ms)
+        self._full = scan is None
+        return scan
+
+    def _next_scan(self, now_ms: int) -> Scan | None:
         tenures = [t for t in self.tenures.values() if t.doubt is None and t.greeted and not t.scanned]
         if not tenures:
             self._backlog = False

@@ -13,15 +13,15 @@ Strain = Callable[[], float]
 MOST_STRAIN: Final = 4
 """A door rests for this many times as long as it worked, at most: some of the time is always left for reading."""
 
-LONGEST_MS: Final = 2000
-"""And no longer than this: a batch may have taken long for other reasons."""
+LONGEST_MS: Final = 1000
+"""And no longer than this: a batch may have taken long for other reasons, and nobody polls meanwhile."""
 
 GLANCE_MS: Final = 20
 """How often a door that rests looks whether it still must."""
 
 TELL_MS: Final = 60_000
-TOLD_MS: Final = 5000
-"""Who has rested for so long within this time should be known: the node has too much to do."""
+PART: Final = 12
+"""That a door has rested for one of so many parts of this time should be known: the node has too much to do."""
 
 
 class Courtesy:
@@ -33,7 +33,7 @@ class Courtesy:
         self._patience = patience
         self._clock = clock
         self._tell = tell
-        self._since_ms = clock.steady_ms()
+        self._since_ms = 0  # when the first of these rests began
         self._rested_ms = 0
 
     async def rest(self, worked_ms: int) -> None:
@@ -45,12 +45,14 @@ class Courtesy:
                 break
             await self._patience.pause(min(left_ms, GLANCE_MS))
             now_ms = self._clock.steady_ms()
-        self._count(now_ms, now_ms - began_ms)
+        if not self._rested_ms:
+            self._since_ms = began_ms
+        self._rested_ms += now_ms - began_ms
+        self._tell_if_worth_it(now_ms - self._since_ms)
 
-    def _count(self, now_ms: int, rested_ms: int) -> None:
-        self._rested_ms += rested_ms
-        if now_ms - self._since_ms < TELL_MS:
+    def _tell_if_worth_it(self, of_ms: int) -> None:
+        if of_ms < TELL_MS or not self._rested_ms:
             return
-        if self._rested_ms >= TOLD_MS:
-            self._tell(IngestSlowed(topic=self._topic, rested_ms=self._rested_ms, of_ms=now_ms - self._since_ms))
-        self._since_ms, self._rested_ms = now_ms, 0
+        if self._rested_ms * PART >= of_ms:
+            self._tell(IngestSlowed(topic=self._topic, rested_ms=self._rested_ms, of_ms=of_ms))
+        self._rested_ms = 0

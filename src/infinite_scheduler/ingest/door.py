@@ -174,9 +174,9 @@ class TopicDoor:
             ahead = Ahead(ahead.read)
             began_ms = self._clock.steady_ms()
             await self._taker.take(batch, self._wire, ahead.begin)
+            await self._courtesy.rest(self._clock.steady_ms() - began_ms)
             if self._patience.stopping:
                 break
-            await self._courtesy.rest(self._clock.steady_ms() - began_ms)
 
     def _batches(self) -> Iterator[Batch]:
         """On the consumer's thread: what is there, in parts, each message read and judged.

@@ -65,7 +65,7 @@ class TopicWatch:
         if not asked.cancelled() and asked.exception() is None:
             self._answers = True  # late, but it may be waited for again
         else:
-            self._client = None  # after a restart of the brokers one may be stuck: a new one knows where to begin
+            self._client = None  # it may be stuck, after a restart of the brokers: a new one knows where to begin
 
     def close(self) -> None:
         """Wait for no answer any more."""

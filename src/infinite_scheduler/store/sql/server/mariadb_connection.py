@@ -88,6 +88,7 @@ class Bounded(Cursor):
         """Run these one after another, and give how many rows each met.
 
         While the server works on one, the next is put together here: with many rows in them, both take about as long.
+        Of a call's patience that counts as the server's time.
         """
         source = iter(statements)
         coming = list(islice(source, 1))

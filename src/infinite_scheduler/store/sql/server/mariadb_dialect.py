@@ -186,7 +186,7 @@ class MariaDialect(Dialect):
         return settled_version(cursor)
 
 
-def in_blocks(rows: Sequence[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:
+def in_blocks(rows: Iterable[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """The rows, as many at a time as a statement may have."""
     block: list[T] = []
     size = 0
@@ -212,8 +212,8 @@ def _bytes(value: str | bytes) -> int:
 
 def _blocks(cursor: Cursor, rows: Sequence[Row]) -> Iterator[Sequence[str]]:
     """The rows as text, as many at a time as a statement may have; none is written before it is asked for."""
-    for start in range(0, len(rows), BLOCK):
-        yield from in_blocks(row_texts(cursor, rows[start : start + BLOCK]), _bytes)
+    some = (row_texts(cursor, rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK))
+    return in_blocks(chain.from_iterable(some), _bytes)
 
 
 def _written(cursor: Cursor, statements: Iterable[str]) -> Iterator[int]:
