@@ -13,6 +13,7 @@ from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.base import Running, ShardInfo
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.server.literals import row_texts
 from infinite_scheduler.store.sql.server.mariadb_dialect import BLOCK
 
 pytestmark = pytest.mark.servers
@@ -131,6 +132,28 @@ def test_a_statement_between_two_others_puts_nothing_together(cursor: Any) -> No
     cursor.execute("SELECT 1")
     assert made == [0, 1]
     assert list(running) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_only_the_next_block_is_written_while_the_server_works(
+    cursor: Any, mariadb_url: str, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    dialect, written, at_sends = server_driver(mariadb_url).dialect, [0], list[int]()
+    send = cursor.connection._execute_command
+
+    def writing(cursor: Any, rows: Sequence[Any]) -> list[str]:
+        written[0] += len(rows)
+        return row_texts(cursor, rows)
+
+    def sending(*args: Any) -> Any:
+        at_sends.append(written[0])
+        return send(*args)
+
+    monkeypatch.setattr("infinite_scheduler.store.sql.server.mariadb_dialect.row_texts", writing)
+    monkeypatch.setattr(cursor.connection, "_execute_command", sending)
+    insert = dialect.insert_many if many else dialect.insert_new
+    insert(cursor, "numbers", ["number"], [(number,) for number in range(3 * BLOCK)])
+    assert at_sends == [BLOCK, 2 * BLOCK, 3 * BLOCK]
 
 
 @pytest.mark.parametrize("last", [BLOCK, BLOCK + 1, 2 * BLOCK])

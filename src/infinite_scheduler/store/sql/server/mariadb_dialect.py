@@ -187,16 +187,19 @@ class MariaDialect(Dialect):
 
 
 def in_blocks(rows: Iterable[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """The rows, as many at a time as a statement may have."""
+    """The rows, as many at a time as a statement may have; of those behind a full block none is asked for yet."""
     block: list[T] = []
     size = 0
     for row in rows:
         weight = weigh(row)
-        if block and (len(block) == BLOCK or size + weight > PACKET):
+        if block and size + weight > PACKET:
             yield block
             block, size = [], 0
         block.append(row)
         size += weight
+        if len(block) == BLOCK:
+            yield block
+            block, size = [], 0
     if block:
         yield block
 
