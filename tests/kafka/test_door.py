@@ -286,7 +286,7 @@ class TestPassingErrors:
     ) -> None:
         monkeypatch.setattr(
             "infinite_scheduler.ingest.door.parts",
-            lambda gathered: iter([gathered[start : start + 10] for start in range(0, len(gathered), 10)]),
+            lambda gathered, most_bytes: iter([gathered[start : start + 10] for start in range(0, len(gathered), 10)]),
         )
         await real.send(messages(range(100)), partition=2)
         await real.send(messages(range(100, 200)), partition=3)

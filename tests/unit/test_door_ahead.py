@@ -46,7 +46,7 @@ class Bench:
     """A door that has joined its group and knows its place: two messages make a batch."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("infinite_scheduler.ingest.consumer.MOST", 2)
+        monkeypatch.setattr("infinite_scheduler.ingest.door.MOST", 2)
         self.kafka, self.inbox = Kafka(), SlowInbox()
         self.clock: ManualClock = self.kafka.clock
         config = KafkaIngestConfig(topic="jobs", max_poll_records=1)

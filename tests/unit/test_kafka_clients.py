@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.ingest import topic_client
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.kafka import producer as producers
 from infinite_scheduler.kafka.admin import Admin
@@ -37,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def open_consumer(**properties: Any) -> None:
-    client = TopicClient(KafkaIngestConfig(bootstrap_servers=SERVERS, properties=properties))
+    client = TopicClient(KafkaOptions(SERVERS, properties), "readers", "jobs")
     client.open(*[lambda *partitions: None] * 3)
 
 

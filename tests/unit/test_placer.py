@@ -6,8 +6,8 @@ from typing import Any
 from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.placer import REST_MS, Placer
-from infinite_scheduler.ingest.placing import Committed
 from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.ingest.topic_client import Committed
 from infinite_scheduler.observe.events import Event, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 from infinite_scheduler.testing import ManualClock

@@ -7,11 +7,13 @@ import pytest
 
 from infinite_scheduler.errors import BrokerUnavailable, ConfigError
 from infinite_scheduler.ingest.consumer import AGAIN_MS, TopicConsumer
-from infinite_scheduler.ingest.gathered import ROOM, bytes_of, parts
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.gathered import GatherLimits, bytes_of, parts
 from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.topic_client import TopicClient
+from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.testing import ManualClock
+
+ROOM = 4 << 20
 
 
 class Message:
@@ -80,11 +82,10 @@ def consumer(kafka: Kafka) -> TopicConsumer:
     return new(kafka)
 
 
-def new(kafka: Kafka, **options: Any) -> TopicConsumer:
-    config = KafkaIngestConfig(**options)
-    client = TopicClient(config)
+def new(kafka: Kafka, **limits: Any) -> TopicConsumer:
+    client = TopicClient(KafkaOptions("localhost:9092"), "readers", "scheduler.jobs.ingest")
     client._client = kafka  # type: ignore[assignment]
-    return TopicConsumer(config, client, kafka.clock)
+    return TopicConsumer(client, kafka.clock, GatherLimits(messages=5000, size=ROOM, **limits))
 
 
 def given(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> list[Share]:
@@ -170,9 +171,9 @@ def test_a_partition_that_is_not_fetched_can_go(consumer: TopicConsumer, kafka: 
     assert consumer.held == {}
 
 
-def reading(kafka: Kafka, **options: Any) -> TopicConsumer:
+def reading(kafka: Kafka, **limits: Any) -> TopicConsumer:
     """A consumer that reads partition 0 from its beginning."""
-    made = new(kafka, **options)
+    made = new(kafka, **limits)
     (share,) = given(made, kafka, 0)
     share.place = 0
     return made
@@ -180,7 +181,7 @@ def reading(kafka: Kafka, **options: Any) -> TopicConsumer:
 
 @pytest.mark.parametrize("timeout_ms", [50, 1000, 2500])
 def test_a_poll_waits_as_long_as_it_is_told(kafka: Kafka, timeout_ms: int) -> None:
-    assert reading(kafka, poll_timeout_ms=timeout_ms).gather() == []
+    assert reading(kafka, poll_ms=timeout_ms).gather() == []
     assert sum(kafka.polls) == pytest.approx(timeout_ms / 1000)
     assert max(kafka.polls) <= 0.1  # so that a stop need not wait for longer
 
@@ -195,7 +196,7 @@ def test_a_stop_ends_a_poll(kafka: Kafka) -> None:
 @pytest.mark.parametrize("records", [1, 100, 500])
 def test_no_more_than_max_poll_records_are_asked_for_at_once(kafka: Kafka, records: int) -> None:
     kafka.queue = [Message(0, number) for number in range(1200)]
-    assert len(reading(kafka, max_poll_records=records).gather()) == 1200
+    assert len(reading(kafka, poll_messages=records).gather()) == 1200
     assert max(kafka.asked) == records
 
 
@@ -205,12 +206,12 @@ def test_a_gathering_ends_by_number_bytes_or_time(kafka: Kafka) -> None:
     assert len(consumer.gather()) == 5000
     assert len(consumer.gather()) == 1000
     kafka.queue = [Message(0, number, bytes(3 << 20)) for number in range(6000, 6004)]
-    consumer = reading(kafka := _with(kafka.queue), max_poll_records=1)
+    consumer = reading(kafka := _with(kafka.queue), poll_messages=1)
     consumer.held[0].place = 6000
     assert len(consumer.gather()) == 2
     kafka = _with([Message(0, number) for number in range(100)])
     kafka.slowness_ms = 20
-    assert len(reading(kafka, max_poll_records=1).gather()) == 4
+    assert len(reading(kafka, poll_messages=1).gather()) == 4
 
 
 def _with(queue: list[Message]) -> Kafka:
@@ -236,7 +237,7 @@ class End(Message):
 
 
 def test_the_end_of_a_partition_is_no_message_and_no_trouble(kafka: Kafka) -> None:
-    consumer = reading(kafka, poll_timeout_ms=300)
+    consumer = reading(kafka, poll_ms=300)
     kafka.queue = [End(0, 4)]
     assert consumer.gather() == []
     assert sum(kafka.polls) == pytest.approx(0.3), "the news has ended the wait for a message"
@@ -295,7 +296,7 @@ def test_a_partition_that_is_gone_is_not_measured(kafka: Kafka, monkeypatch: pyt
 
 def test_large_messages_are_asked_for_a_few_at_a_time(kafka: Kafka) -> None:
     kafka.queue = [Message(0, number, bytes(900_000)) for number in range(400)]
-    consumer = reading(kafka, max_poll_records=500)
+    consumer = reading(kafka, poll_messages=500)
     sizes = []
     while gathered := consumer.gather():
         sizes.append(sum(bytes_of(message) for _, message in gathered))
@@ -305,7 +306,7 @@ def test_large_messages_are_asked_for_a_few_at_a_time(kafka: Kafka) -> None:
 
 def test_small_messages_are_asked_for_in_full_polls_soon(kafka: Kafka) -> None:
     kafka.queue = [Message(0, number) for number in range(5000)]
-    consumer = reading(kafka, max_poll_records=500)
+    consumer = reading(kafka, poll_messages=500)
     consumer.gather()
     assert len(kafka.asked) <= 15
     assert kafka.asked[4] == 500
@@ -315,9 +316,9 @@ def test_what_a_poll_brings_beyond_the_room_is_taken_in_parts() -> None:
     share = Share(0)
     sizes = [10, 2 << 20, 3 << 20, 9 << 20, 5, 1 << 20]
     gathered: Any = [(share, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
-    found = list(parts(gathered))
+    found = list(parts(gathered, ROOM))
     assert [[message.offset() for _, message in part] for part in found] == [[0, 1, 2], [3], [4, 5]]
-    assert list(parts([])) == []
+    assert list(parts([], ROOM)) == []
 
 
 def error(name: int, *, fatal: bool = False) -> Any:

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.ingest.gathered import ROOM, Gathered, bytes_of
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.gathered import Gathered, GatherLimits, bytes_of
 from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.topic_client import TopicClient
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-MOST: Final = 5000
-"""Messages of one gathering: few more would share a page of the database."""
-
-_UNSEEN: Final = ROOM >> 6
-"""How large a message may be while none was seen; after each poll of smaller ones, half as large."""
-
-GATHER_MS: Final = 50
+_UNSEEN: Final = 64
+"""A message is taken for this part of the bytes of a gathering while none was seen; after each poll of smaller ones,
+for half as much."""
 
 _SLICE_MS: Final = 100
 """How long a stop waits for a poll that finds nothing."""
@@ -36,14 +31,14 @@ _ASTRAY: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 class TopicConsumer:
     """Reads the partitions that the group gives it, each from the offset that it is told."""
 
-    def __init__(self, config: KafkaIngestConfig, client: TopicClient, clock: Clock) -> None:
-        self._config = config
+    def __init__(self, client: TopicClient, clock: Clock, limits: GatherLimits) -> None:
         self._client = client
+        self._limits = limits
         self._clock = clock
         self._stopping = threading.Event()
         self._again_ms = clock.steady_ms() - AGAIN_MS[1]  # when a new client may be made
         self._again_wait_ms = AGAIN_MS[0]
-        self._largest = _UNSEEN  # bytes of the largest message lately
+        self._largest = max(1, limits.size // _UNSEEN)  # bytes of the largest message lately
         self._left = False  # the last gathering ended before everything was there
         self._unsaid: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
         self.held: dict[int, Share] = {}
@@ -115,11 +110,13 @@ class TopicConsumer:
         """These, and the others that have come."""
         gathered: Gathered = []
         size = self._keep(messages, gathered)
-        until_ms = self._clock.steady_ms() + GATHER_MS
+        limits = self._limits
+        until_ms = self._clock.steady_ms() + limits.gather_ms
         self._left = True
-        while len(gathered) < MOST and size < ROOM and self._clock.steady_ms() < until_ms:
-            fitting = max(1, (ROOM - size) // self._largest)
-            more = self._client.it.consume(min(self._config.max_poll_records, MOST - len(gathered), fitting), 0)
+        while len(gathered) < limits.messages and size < limits.size and self._clock.steady_ms() < until_ms:
+            fitting = max(1, (limits.size - size) // self._largest)
+            wanted = min(limits.poll_messages, limits.messages - len(gathered), fitting)
+            more = self._client.it.consume(wanted, 0)
             if not more:
                 self._left = False
                 break
@@ -139,7 +136,7 @@ class TopicConsumer:
 
     def _first(self) -> "Message | None":
         """The first message, or None after the time of one poll."""
-        until_ms = self._clock.steady_ms() + self._config.poll_timeout_ms
+        until_ms = self._clock.steady_ms() + self._limits.poll_ms
         while not self._stopping.is_set():
             left_ms = until_ms - self._clock.steady_ms()
             if left_ms <= 0:

@@ -17,7 +17,7 @@ from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.courtesy import Courtesy, Strain
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.door_parts import DoorParts
-from infinite_scheduler.ingest.gathered import parts
+from infinite_scheduler.ingest.gathered import GatherLimits, parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import Lookout
 from infinite_scheduler.ingest.patience import Patience
@@ -30,6 +30,12 @@ from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.inbox import Inbox
+
+MOST: Final = 5000
+"""Messages of one batch: few more would share a page of the database."""
+
+ROOM: Final = 4 << 20
+"""Bytes of one batch, which is one transaction of the store."""
 
 AWAY_MS: Final = (50, 1000)
 """How soon a store or a broker that is away is asked again, at first and at most."""
@@ -65,8 +71,11 @@ class TopicDoor:
         self._clock = clock
         self._tell = tell
         self._wire = Wire(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
-        self._client = client = TopicClient(config)
-        self._consumer = consumer = TopicConsumer(config, client, clock)
+        limits = GatherLimits(
+            messages=MOST, size=ROOM, poll_messages=config.max_poll_records, poll_ms=config.poll_timeout_ms
+        )
+        self._client = client = TopicClient(config.options, config.group_id, config.topic)
+        self._consumer = consumer = TopicConsumer(client, clock, limits)
         self._patience = patience = Patience(consumer, clock, self._hang)
         self._courtesy = Courtesy(config.topic, strain, patience, clock, tell)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
@@ -186,7 +195,7 @@ class TopicDoor:
         until_ms = self._clock.steady_ms() + ROUND_MS
         gathered = self._consumer.gather()
         while gathered:
-            for messages in parts(gathered):
+            for messages in parts(gathered, ROOM):
                 yield Batch.read(self.config, messages, self._wire)
             gathered = self._consumer.gather_more() if self._clock.steady_ms() < until_ms else []
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from infinite_scheduler.ingest.share import Share
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-
-ROOM: Final = 4 << 20
-"""Bytes after which a gathering ends."""
 
 OVERHEAD: Final = 200
 """Bytes that a message takes beside its key and its value."""
@@ -17,12 +16,22 @@ OVERHEAD: Final = 200
 Gathered = list[tuple[Share, "Message"]]
 
 
-def parts(gathered: Gathered) -> Iterator[Gathered]:
-    """What was gathered, in pieces that one transaction takes: polls may bring more than was to be expected."""
+class GatherLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a gathering ends: after so many messages, so many bytes or so long, whichever comes first."""
+
+    messages: int
+    size: int  # bytes; a poll may bring more than was to be expected
+    gather_ms: int = 50  # from the first message on
+    poll_messages: int = 500  # at most so many are asked for at once
+    poll_ms: int = 1000  # so long it waits for the first message
+
+
+def parts(gathered: Gathered, most_bytes: int) -> Iterator[Gathered]:
+    """What was gathered, in pieces of about so many bytes: polls may bring more than was to be expected."""
     start = size = 0
     for number, (_, message) in enumerate(gathered):
         size += bytes_of(message)
-        if size >= ROOM:
+        if size >= most_bytes:
             yield gathered[start : number + 1]
             start, size = number + 1, 0
     if start < len(gathered):

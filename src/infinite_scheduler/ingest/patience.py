@@ -8,7 +8,6 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.handlers.answers import as_error
 from infinite_scheduler.ingest.consumer import TopicConsumer
 
 T = TypeVar("T")
@@ -41,9 +40,7 @@ class Errands:
                 set_it: Callable[[Any], None] = answer.set_result
                 found: Any = what()
             except BaseException as raised:  # noqa: BLE001 - it belongs to whoever asked
-                set_it, found = answer.set_exception, as_error(raised)
-                if isinstance(found, StopIteration):  # no future takes it
-                    found = RuntimeError(repr(found))
+                set_it, found = answer.set_exception, _as_error(raised)
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(lambda: None if answer.done() else set_it(found))
 
@@ -59,6 +56,15 @@ class Errands:
     def _run(self) -> None:
         while (errand := self._queue.get()) is not None:
             errand()
+
+
+def _as_error(raised: BaseException) -> Exception:
+    """What was raised, as an error that a future takes and that ends no event loop."""
+    if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+        return raised
+    error = RuntimeError(repr(raised))
+    error.__cause__ = raised
+    return error
 
 
 class Patience:

@@ -5,17 +5,11 @@ from typing import Final
 
 import msgspec
 
+from infinite_scheduler.ingest.topic_client import Committed
 from infinite_scheduler.observe.events import Event, OffsetGone, PlaceDiffers, TopicAnew
 from infinite_scheduler.store.inbox import Move, Place, Source
 
 EARLIEST: Final = "earliest"
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """The offset that Kafka has for the group."""
-
-    offset: int
-    ours: bool = False  # this program wrote it, not somebody who set it with Kafka's tools
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from infinite_scheduler.errors import BrokerUnavailable
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.placing import Committed
 from infinite_scheduler.kafka.chatter import Chatter
 from infinite_scheduler.kafka.errors import config_error, is_fatal, reason
-from infinite_scheduler.kafka.options import Value
+from infinite_scheduler.kafka.options import KafkaOptions, Value
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -46,13 +46,20 @@ Rebalance = Callable[["Consumer", "Collection[TopicPartition]"], None]
 """Told of partitions that come or go, within a poll."""
 
 
+class Committed(msgspec.Struct, frozen=True):
+    """The offset that Kafka has for the group."""
+
+    offset: int
+    ours: bool = False  # this program wrote it, not somebody who set it with Kafka's tools
+
+
 class TopicClient:
     """A member of the consumer group as librdkafka makes it; after it has failed for good, a new one."""
 
-    def __init__(self, config: KafkaIngestConfig) -> None:
-        self._config = config
-        self._options = config.options
-        self._topic = config.topic
+    def __init__(self, options: KafkaOptions, group: str, topic: str) -> None:
+        self._options = options
+        self._group = group
+        self._topic = topic
         self._client: Consumer | None = None
         self._suffered: KafkaError | None = None
         self._refused: str | None = None  # rights that are missing: told once by librdkafka, and not seen in a probe
@@ -69,7 +76,7 @@ class TopicClient:
 
         settings = self._options.client(
             DEFAULTS,
-            group_id=self._config.group_id,
+            group_id=self._group,
             enable_auto_commit=False,
             enable_auto_offset_store=False,
             auto_offset_reset="error",  # where to go on is decided here, and told
