@@ -109,7 +109,7 @@ def test_a_restart_goes_on_where_it_stopped(kafka_servers: str, fresh_topic: Mak
 
 
 def test_a_broker_that_is_away_holds_nobody_up(servers: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._LEAVE_S", 1.0)
+    monkeypatch.setattr("infinite_scheduler.kafka.group_client._LEAVE_S", 1.0)
     sms = Inbox()
     write(servers, "there", [request("sms", {"phoneNumber": "+1", "message": "by topic"})])
     there = KafkaIngestConfig(bootstrap_servers=servers, topic="there", group_id="there", dlq_topic=None)

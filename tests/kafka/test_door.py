@@ -246,7 +246,7 @@ class TestPassingErrors:
         self, real: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("infinite_scheduler.ingest.door.HANGS_MS", 300)
-        monkeypatch.setattr("infinite_scheduler.ingest.patience.LOOK_MS", 100)
+        monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LOOK_MS", 100)
         released, workers = threading.Event(), []
 
         class Hanging(Deaf):
@@ -394,7 +394,7 @@ class TestStoreAway:
     async def test_a_take_that_lasts_does_not_cost_the_membership(
         self, real: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.3)
+        monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.3)
         interval_ms = 3000
         door = await real.started(properties={"max.poll.interval.ms": interval_ms, "session.timeout.ms": interval_ms})
         held = list(door._consumer.held.values())
@@ -627,7 +627,7 @@ class TestLife:
         await door.stop()
 
     async def test_lag_is_what_waits(self, real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.2)
+        monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
         await real.send(messages(range(40)), partition=2)
         door = await real.started()
         await until(lambda: door.lag.get(2) == 0 and set(door.lag) == set(range(6)))

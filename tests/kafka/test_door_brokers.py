@@ -23,7 +23,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Doors that look often whether their topic can be read."""
     monkeypatch.setattr("infinite_scheduler.ingest.lookout.PROBE_MS", 100)
     monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 1000)
-    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._PROBE_S", 0.5)
+    monkeypatch.setattr("infinite_scheduler.kafka.group_client._PROBE_S", 0.5)
 
 
 async def probed(door: TopicDoor, times: int) -> None:
@@ -131,7 +131,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
     tmp_path: Path, private_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 2500)
-    monkeypatch.setattr("infinite_scheduler.ingest.topic_client._LEAVE_S", 1.0)
+    monkeypatch.setattr("infinite_scheduler.kafka.group_client._LEAVE_S", 1.0)
     monkeypatch.setattr(DeadLetterSender, "stop", partialmethod(DeadLetterSender.stop, timeout_s=1.0))
     (tmp_path / "other").mkdir()
     make_topic(private_kafka.url, "jobs", partitions=3)

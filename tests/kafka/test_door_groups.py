@@ -112,7 +112,7 @@ class Slow(Deaf):
 async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
     real: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.05)
+    monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.05)
     slow = Slow()
     one = await real.started(handlers={"sms": slow}, max_retries=10)
     for partition in range(6):
@@ -129,7 +129,7 @@ async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
 
 
 async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.2)
+    monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
     one = await real.started()
     real.inbox.gate = gate = asyncio.Event()
     for partition in range(6):
@@ -176,7 +176,7 @@ async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
 async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(
     real: Rig, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.2)
+    monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
     one = await real.started()
     await real.send(messages(range(300)))
     await real.has(range(300))

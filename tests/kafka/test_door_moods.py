@@ -34,7 +34,7 @@ class Moody(BadDays):
 
 async def test_a_moody_store_loses_and_repeats_nothing(real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infinite_scheduler.ingest.door.MOST", 40)
-    monkeypatch.setattr("infinite_scheduler.ingest.patience.LIVELY_S", 0.05)
+    monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.05)
     for partition in range(6):
         await real.send(messages(range(500 * partition, 500 * partition + 500)), partition=partition)
     inbox = Moody(real.store.inbox())

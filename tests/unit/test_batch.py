@@ -10,8 +10,8 @@ import pytest
 from infinite_scheduler.ingest.batch import Batch, Passing, Refused, Verdict, judge
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.wire import Trace, Wire
+from infinite_scheduler.kafka.partition import AssignedPartition
 
 CONFIG = KafkaIngestConfig(topic="jobs", group_id="group")
 NOW = 1_794_787_200_000
@@ -33,15 +33,15 @@ class FakeMessage:
 
 
 class FakeConsumer:
-    def __init__(self, *gone: Share) -> None:
+    def __init__(self, *gone: AssignedPartition) -> None:
         self._gone = gone
 
-    def holds(self, share: Share) -> bool:
+    def holds(self, share: AssignedPartition) -> bool:
         return share not in self._gone
 
 
-def share(partition: int) -> Share:
-    made = Share(partition)
+def share(partition: int) -> AssignedPartition:
+    made = AssignedPartition(partition)
     made.place = 0
     return made
 
@@ -50,7 +50,7 @@ def job(number: int) -> Verdict:
     return make_spec("sms", scheduled_ms=NOW, absolute=True, payload=b'{"n":%d}' % number)
 
 
-def batch(*messages: tuple[Share, int, Verdict]) -> Any:
+def batch(*messages: tuple[AssignedPartition, int, Verdict]) -> Any:
     gathered: Any = [(of, FakeMessage(offset)) for of, offset, _ in messages]
     return Batch(CONFIG, gathered, [verdict for _, _, verdict in messages])
 

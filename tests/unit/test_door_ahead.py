@@ -12,7 +12,7 @@ from infinite_scheduler.ingest.door import ROUND_MS, TopicDoor
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.testing import ManualClock
 from tests.kafka.rig import until
-from tests.unit.test_topic_consumer import Kafka, Message
+from tests.unit.test_group_member import Kafka, Message
 
 
 class Request(Message):

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.ingest import topic_client
-from infinite_scheduler.ingest.topic_client import TopicClient
+from infinite_scheduler.kafka import group_client
 from infinite_scheduler.kafka import producer as producers
 from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.kafka.group_client import GroupClient
 from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.kafka.producer import Producer
 
 SERVERS = "broker:9092"
-MAY_BE_SET = {"client.id"} | set(topic_client.DEFAULTS) | set(producers.DEFAULTS)
+MAY_BE_SET = {"client.id"} | set(group_client.DEFAULTS) | set(producers.DEFAULTS)
 
 
 class Recorder:
@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def open_consumer(**properties: Any) -> None:
-    client = TopicClient(KafkaOptions(SERVERS, properties), "readers", "jobs")
+    client = GroupClient(KafkaOptions(SERVERS, properties), "readers", "jobs")
     client.open(*[lambda *partitions: None] * 3)
 
 

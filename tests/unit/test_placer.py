@@ -6,8 +6,8 @@ from typing import Any
 from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.placer import REST_MS, Placer
-from infinite_scheduler.ingest.share import Share
-from infinite_scheduler.ingest.topic_client import Committed
+from infinite_scheduler.kafka.group_client import Committed
+from infinite_scheduler.kafka.partition import AssignedPartition
 from infinite_scheduler.observe.events import Event, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 from infinite_scheduler.testing import ManualClock
@@ -18,7 +18,7 @@ class World:
     """A topic of three partitions, each with the offsets 4 to 9; this node was given partition 1."""
 
     def __init__(self, places: Sequence[int] = (), committed: Sequence[int] = ()) -> None:
-        self.held = {1: Share(1)}
+        self.held = {1: AssignedPartition(1)}
         self._places, self._committed = places, committed
         self.moves: Sequence[Move] = ()
         config = KafkaIngestConfig(topic="jobs", group_id="group", auto_offset_reset="latest")
@@ -41,7 +41,7 @@ class World:
     async def reset(self, moves: Sequence[Move]) -> None:
         self.moves = moves
 
-    def holds(self, share: Share) -> bool:
+    def holds(self, share: AssignedPartition) -> bool:
         return True
 
     def say(self, places: Any) -> None: ...
@@ -76,7 +76,7 @@ class Reader(World):
         self.clock = ManualClock()
         self.told: list[Event] = []
         self.said: dict[int, int] = {}
-        self.forgotten: list[Share] = []
+        self.forgotten: list[AssignedPartition] = []
         self.overtaken = False
         self.share = self.held[1]
         self.share.place, self.share.expected, self.share.reached, self.share.flows = place, expected, reached, True
@@ -97,7 +97,7 @@ class Reader(World):
     def say(self, places: Any) -> None:
         self.said.update(places)
 
-    def forget(self, shares: Sequence[Share]) -> None:
+    def forget(self, shares: Sequence[AssignedPartition]) -> None:
         self.forgotten.extend(shares)
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from infinite_scheduler.ingest.placing import Facts, ends_before_place, needs_bounds, start
-from infinite_scheduler.ingest.topic_client import Committed
+from infinite_scheduler.kafka.group_client import Committed
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import Move, Place, Source
 

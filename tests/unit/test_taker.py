@@ -8,8 +8,8 @@ import pytest
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.taker import Taker
+from infinite_scheduler.kafka.partition import AssignedPartition
 from tests.unit.door_rig import parts_of
 from tests.unit.test_batch import CONFIG, FakeMessage, job, share
 
@@ -42,7 +42,7 @@ class World:
     async def pause(self, ms: int) -> None:
         self.pauses.append(ms)
 
-    def holds(self, share: Share) -> bool:
+    def holds(self, share: AssignedPartition) -> bool:
         return True
 
     def forget(self, shares: Any) -> None:
@@ -57,7 +57,7 @@ def world() -> World:
     return World()
 
 
-def jobs(of: Share, count: int) -> Any:
+def jobs(of: AssignedPartition, count: int) -> Any:
     gathered: Any = [(of, FakeMessage(number)) for number in range(count)]
     return Batch(CONFIG, gathered, [job(number) for number in range(count)])
 

@@ -7,11 +7,11 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
 from infinite_scheduler.handlers.answers import as_error
-from infinite_scheduler.ingest.consumer import TopicConsumer
-from infinite_scheduler.ingest.gathered import Gathered
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.share import Share
 from infinite_scheduler.ingest.wire import Trace, Wire
+from infinite_scheduler.kafka.gathered import Gathered
+from infinite_scheduler.kafka.group_member import GroupMember
+from infinite_scheduler.kafka.partition import AssignedPartition
 from infinite_scheduler.kafka.trace import trace_id
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.observe.events import DeadLettersKept
@@ -49,7 +49,7 @@ class Load(msgspec.Struct, frozen=True):
     specs: Sequence[JobSpec]
     letters: Sequence[DeadLetter]
     moves: Sequence[Move]
-    places: dict[Share, int]
+    places: dict[AssignedPartition, int]
 
 
 class Batch:
@@ -60,13 +60,13 @@ class Batch:
         config: KafkaIngestConfig,
         messages: Gathered,
         verdicts: list[Verdict],
-        unreadable: set[tuple[Share, int]] | None = None,
+        unreadable: set[tuple[AssignedPartition, int]] | None = None,
     ) -> None:
         self._config = config
         self._messages = messages
         self._verdicts = verdicts
-        self._unreadable: set[tuple[Share, int]] = set() if unreadable is None else unreadable
-        self.shares: Collection[Share] = {share for share, _ in messages}
+        self._unreadable: set[tuple[AssignedPartition, int]] = set() if unreadable is None else unreadable
+        self.shares: Collection[AssignedPartition] = {share for share, _ in messages}
         self.tries = 0
 
     @classmethod
@@ -120,14 +120,14 @@ class Batch:
         yield Batch(self._config, self._messages[:half], self._verdicts[:half], self._unreadable)
         yield Batch(self._config, self._messages[half:], self._verdicts[half:], self._unreadable)
 
-    def load(self, consumer: TopicConsumer, now_ms: int) -> Load:
+    def load(self, consumer: GroupMember, now_ms: int) -> Load:
         """What the store is to take: nothing of partitions that belong to another node by now, or are in doubt.
 
         A message that is not judged ends its partition here: what comes behind it must not overtake it.
         """
         specs: list[JobSpec] = []
         letters: list[DeadLetter] = []
-        places: dict[Share, int] = {}
+        places: dict[AssignedPartition, int] = {}
         closed = {share for share in self.shares if not consumer.holds(share) or share.place is None}
         for (share, message), verdict in zip(self._messages, self._verdicts, strict=True):
             if share in closed:
@@ -146,7 +146,7 @@ class Batch:
         ]
         return Load(specs, letters, moves, places)
 
-    def _letter(self, share: Share, message: "Message", error: str, now_ms: int) -> DeadLetter:
+    def _letter(self, share: AssignedPartition, message: "Message", error: str, now_ms: int) -> DeadLetter:
         dlq_topic = self._config.dlq_topic
         headers = self._headers(share, message)
         return DeadLetter(
@@ -163,14 +163,14 @@ class Batch:
             note=_UNREADABLE if headers is None else None,
         )
 
-    def _judge(self, wire: Wire, share: Share, message: "Message") -> Verdict:
+    def _judge(self, wire: Wire, share: AssignedPartition, message: "Message") -> Verdict:
         def trace() -> str | None:
             headers = self._headers(share, message)
             return trace_id(headers) if headers else None
 
         return judge(wire, message.value(), trace)
 
-    def _headers(self, share: Share, message: "Message") -> Headers:
+    def _headers(self, share: AssignedPartition, message: "Message") -> Headers:
         """Asked no second time if they cannot be read: after a name that is not UTF-8, the next answer is none that
         Python can look at.
         """
@@ -183,7 +183,7 @@ class Batch:
             return None
         return tuple(found) if found else ()
 
-    def _source(self, share: Share) -> Source:
+    def _source(self, share: AssignedPartition) -> Source:
         return Source(self._config.group_id, self._config.topic, share.partition)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.ingest.patience import Patience
+from infinite_scheduler.kafka.consumer_thread import ConsumerThread
 from infinite_scheduler.observe.events import IngestSlowed, Observer
 
 Strain = Callable[[], float]
@@ -27,7 +27,7 @@ PART: Final = 12
 class Courtesy:
     """Lets a door rest while its node is behind."""
 
-    def __init__(self, topic: str, strain: Strain, patience: Patience, clock: Clock, tell: Observer) -> None:
+    def __init__(self, topic: str, strain: Strain, patience: ConsumerThread, clock: Clock, tell: Observer) -> None:
         self._topic = topic
         self._strain = strain
         self._patience = patience

@@ -13,20 +13,20 @@ from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBr
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.ahead import Ahead
 from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.courtesy import Courtesy, Strain
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.door_parts import DoorParts
-from infinite_scheduler.ingest.gathered import GatherLimits, parts
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import Lookout
-from infinite_scheduler.ingest.patience import Patience
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
 from infinite_scheduler.ingest.placer import Placer
 from infinite_scheduler.ingest.taker import Taker
-from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.ingest.topic_watch import TopicWatch
 from infinite_scheduler.ingest.wire import Wire
+from infinite_scheduler.kafka.consumer_thread import ConsumerThread
+from infinite_scheduler.kafka.gathered import GatherLimits, parts
+from infinite_scheduler.kafka.group_client import GroupClient
+from infinite_scheduler.kafka.group_member import GroupMember
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.inbox import Inbox
@@ -74,9 +74,9 @@ class TopicDoor:
         limits = GatherLimits(
             messages=MOST, size=ROOM, poll_messages=config.max_poll_records, poll_ms=config.poll_timeout_ms
         )
-        self._client = client = TopicClient(config.options, config.group_id, config.topic)
-        self._consumer = consumer = TopicConsumer(client, clock, limits)
-        self._patience = patience = Patience(consumer, clock, self._hang)
+        self._client = client = GroupClient(config.options, config.group_id, config.topic)
+        self._consumer = consumer = GroupMember(client, clock, limits)
+        self._patience = patience = ConsumerThread(consumer, clock, self._hang)
         self._courtesy = Courtesy(config.topic, strain, patience, clock, tell)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
         self._letters = DeadLetterSender(config, inbox, clock, tell, lambda partition: partition in consumer.held)

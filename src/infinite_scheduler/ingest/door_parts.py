@@ -3,11 +3,11 @@
 import msgspec
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.ingest.consumer import TopicConsumer
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.patience import Patience
-from infinite_scheduler.ingest.topic_client import TopicClient
 from infinite_scheduler.ingest.topic_watch import TopicWatch
+from infinite_scheduler.kafka.consumer_thread import ConsumerThread
+from infinite_scheduler.kafka.group_client import GroupClient
+from infinite_scheduler.kafka.group_member import GroupMember
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.inbox import Inbox
 
@@ -17,9 +17,9 @@ class DoorParts(msgspec.Struct, frozen=True, kw_only=True):
 
     config: KafkaIngestConfig
     inbox: Inbox
-    client: TopicClient
-    consumer: TopicConsumer
+    client: GroupClient
+    consumer: GroupMember
     watch: TopicWatch
-    patience: Patience
+    patience: ConsumerThread
     clock: Clock
     tell: Observer

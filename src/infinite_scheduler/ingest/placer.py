@@ -8,7 +8,7 @@ import msgspec
 from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.ingest.placing import EARLIEST, Facts, Start, ends_before_place, needs_bounds, start
-from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.kafka.partition import AssignedPartition
 from infinite_scheduler.observe.events import PlaceDiffers, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 
@@ -91,14 +91,14 @@ class Placer:
             share.place = share.expected = rest
         self._consumer.say({share.partition: rest for share, rest in rests.items()})
 
-    async def _overtaken(self, shares: Sequence[Share]) -> None:
+    async def _overtaken(self, shares: Sequence[AssignedPartition]) -> None:
         await self._patience.call(lambda: self._consumer.forget(shares))
         partitions = sorted(share.partition for share in shares)
         self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
     def _starts(
-        self, shares: Sequence[Share], known: Mapping[int, Place], topic_id: str | None
-    ) -> tuple[dict[Share, Start], Sequence[Start]]:
+        self, shares: Sequence[AssignedPartition], known: Mapping[int, Place], topic_id: str | None
+    ) -> tuple[dict[AssignedPartition, Start], Sequence[Start]]:
         """On the consumer's thread: where to begin in each of these that still is ours.
 
         A new group that begins at the end does so in the partitions of all nodes at once: one without a place was added

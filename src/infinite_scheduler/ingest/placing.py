@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from infinite_scheduler.ingest.topic_client import Committed
+from infinite_scheduler.kafka.group_client import Committed
 from infinite_scheduler.observe.events import Event, OffsetGone, PlaceDiffers, TopicAnew
 from infinite_scheduler.store.inbox import Move, Place, Source
 

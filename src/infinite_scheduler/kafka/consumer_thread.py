@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.ingest.consumer import TopicConsumer
+from infinite_scheduler.kafka.group_member import GroupMember
 
 T = TypeVar("T")
 
@@ -67,10 +67,10 @@ def _as_error(raised: BaseException) -> Exception:
     return error
 
 
-class Patience:
+class ConsumerThread:
     """Does what is asked of the consumer on its thread, and polls while the door waits for something else."""
 
-    def __init__(self, consumer: TopicConsumer, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, consumer: GroupMember, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
         self._consumer = consumer
         self._clock = clock
         self._errands = Errands("topic")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.ingest.gathered import Gathered, GatherLimits, bytes_of
-from infinite_scheduler.ingest.share import Share
-from infinite_scheduler.ingest.topic_client import TopicClient
+from infinite_scheduler.kafka.gathered import Gathered, GatherLimits, bytes_of
+from infinite_scheduler.kafka.group_client import GroupClient
+from infinite_scheduler.kafka.partition import AssignedPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -28,10 +28,10 @@ _AT_END: Final = "_PARTITION_EOF"
 _ASTRAY: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 
-class TopicConsumer:
+class GroupMember:
     """Reads the partitions that the group gives it, each from the offset that it is told."""
 
-    def __init__(self, client: TopicClient, clock: Clock, limits: GatherLimits) -> None:
+    def __init__(self, client: GroupClient, clock: Clock, limits: GatherLimits) -> None:
         self._client = client
         self._limits = limits
         self._clock = clock
@@ -41,7 +41,7 @@ class TopicConsumer:
         self._largest = max(1, limits.size // _UNSEEN)  # bytes of the largest message lately
         self._left = False  # the last gathering ended before everything was there
         self._unsaid: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
-        self.held: dict[int, Share] = {}
+        self.held: dict[int, AssignedPartition] = {}
         self.joined = False  # the group has given this node its partitions, or none
 
     # Life
@@ -197,7 +197,7 @@ class TopicConsumer:
 
     # Partitions
 
-    def flow(self, shares: Iterable[Share]) -> None:
+    def flow(self, shares: Iterable[AssignedPartition]) -> None:
         """Begin to read these, each from its place."""
         ready = [share for share in shares if self.holds(share) and share.place is not None and not share.flows]
         if ready:
@@ -206,7 +206,7 @@ class TopicConsumer:
             share.expected, share.reached = share.place or 0, None
             share.flows = True
 
-    def halt(self, shares: Iterable[Share]) -> None:
+    def halt(self, shares: Iterable[AssignedPartition]) -> None:
         """Read no more of these; what was fetched ahead is dropped."""
         flowing = [share for share in shares if self.holds(share) and share.flows]
         if flowing:
@@ -214,7 +214,7 @@ class TopicConsumer:
         for share in flowing:
             share.flows = False
 
-    def forget(self, shares: Iterable[Share]) -> None:
+    def forget(self, shares: Iterable[AssignedPartition]) -> None:
         """Be in doubt about the places of these."""
         doubtful = list(shares)
         self.halt(doubtful)
@@ -225,7 +225,7 @@ class TopicConsumer:
         """Be in doubt about all places."""
         self.forget(self.held.values())
 
-    def holds(self, share: Share) -> bool:
+    def holds(self, share: AssignedPartition) -> bool:
         """Does it still belong to this node?"""
         return self.held.get(share.partition) is share
 
@@ -256,7 +256,7 @@ class TopicConsumer:
         self.joined = True
         self._client.allowed()
         for each in partitions:
-            self.held[each.partition] = Share(each.partition)
+            self.held[each.partition] = AssignedPartition(each.partition)
 
     def _revoked(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
         """Called within a poll. What was gathered of these and not taken yet is for another node."""

@@ -1,7 +1,7 @@
 """A partition that the group gave to this node."""
 
 
-class Share:
+class AssignedPartition:
     """One object from the assignment of a partition to its revocation.
 
     Nothing of it is read before its place is known.

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.errors import BrokerUnavailable, ConfigError
-from infinite_scheduler.ingest.consumer import AGAIN_MS, TopicConsumer
-from infinite_scheduler.ingest.gathered import GatherLimits, bytes_of, parts
-from infinite_scheduler.ingest.share import Share
-from infinite_scheduler.ingest.topic_client import TopicClient
+from infinite_scheduler.kafka.gathered import GatherLimits, bytes_of, parts
+from infinite_scheduler.kafka.group_client import GroupClient
+from infinite_scheduler.kafka.group_member import AGAIN_MS, GroupMember
 from infinite_scheduler.kafka.options import KafkaOptions
+from infinite_scheduler.kafka.partition import AssignedPartition
 from infinite_scheduler.testing import ManualClock
 
 ROOM = 4 << 20
@@ -78,36 +78,36 @@ def kafka() -> Kafka:
 
 
 @pytest.fixture
-def consumer(kafka: Kafka) -> TopicConsumer:
+def consumer(kafka: Kafka) -> GroupMember:
     return new(kafka)
 
 
-def new(kafka: Kafka, **limits: Any) -> TopicConsumer:
-    client = TopicClient(KafkaOptions("localhost:9092"), "readers", "scheduler.jobs.ingest")
+def new(kafka: Kafka, **limits: Any) -> GroupMember:
+    client = GroupClient(KafkaOptions("localhost:9092"), "readers", "scheduler.jobs.ingest")
     client._client = kafka  # type: ignore[assignment]
-    return TopicConsumer(client, kafka.clock, GatherLimits(messages=5000, size=ROOM, **limits))
+    return GroupMember(client, kafka.clock, GatherLimits(messages=5000, size=ROOM, **limits))
 
 
-def given(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> list[Share]:
+def given(consumer: GroupMember, kafka: Kafka, *numbers: int) -> list[AssignedPartition]:
     from confluent_kafka import TopicPartition
 
     consumer._assigned(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
     return [consumer.held[number] for number in numbers]
 
 
-def taken(consumer: TopicConsumer, kafka: Kafka, *numbers: int) -> None:
+def taken(consumer: GroupMember, kafka: Kafka, *numbers: int) -> None:
     from confluent_kafka import TopicPartition
 
     consumer._revoked(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
 
 
-def kept(consumer: TopicConsumer, *messages: Message) -> list[tuple[int, int]]:
+def kept(consumer: GroupMember, *messages: Message) -> list[tuple[int, int]]:
     gathered: list[Any] = []
     consumer._keep(messages, gathered)  # type: ignore[arg-type]
     return [(share.partition, message.offset()) for share, message in gathered]
 
 
-def test_nothing_is_fetched_before_its_place_is_known(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_nothing_is_fetched_before_its_place_is_known(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
     consumer.flow([share])
     assert kafka.fetched == {}
@@ -118,14 +118,14 @@ def test_nothing_is_fetched_before_its_place_is_known(consumer: TopicConsumer, k
     assert kept(consumer, Message(3, 7)) == [(3, 7)]
 
 
-def test_what_lies_before_the_place_is_skipped_and_gaps_are_not(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_what_lies_before_the_place_is_skipped_and_gaps_are_not(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
     share.place = 7
     consumer.flow([share])
     assert kept(consumer, Message(3, 6), Message(3, 7), Message(3, 7), Message(3, 12)) == [(3, 7), (3, 12)]
 
 
-def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: GroupMember, kafka: Kafka) -> None:
     one, two = given(consumer, kafka, 1, 2)
     one.place = two.place = 0
     consumer.flow([one, two])
@@ -135,7 +135,7 @@ def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: TopicCon
     assert kept(consumer, Message(1, 0), Message(2, 0), Message(9, 0)) == []
 
 
-def test_a_partition_that_comes_back_is_another_share(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_a_partition_that_comes_back_is_another_share(consumer: GroupMember, kafka: Kafka) -> None:
     (before,) = given(consumer, kafka, 3)
     before.place = 5
     consumer.flow([before])
@@ -146,7 +146,7 @@ def test_a_partition_that_comes_back_is_another_share(consumer: TopicConsumer, k
     assert after.place is None
 
 
-def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
     share.place = 5
     consumer.flow([share])
@@ -156,7 +156,7 @@ def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: To
     assert kept(consumer, Message(3, 5)) == []
 
 
-def test_kafka_hears_of_places_before_a_partition_goes(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_kafka_hears_of_places_before_a_partition_goes(consumer: GroupMember, kafka: Kafka) -> None:
     one, two = given(consumer, kafka, 1, 2)
     consumer.say({1: 10, 2: 20, 7: 70})
     taken(consumer, kafka, 1)
@@ -165,13 +165,13 @@ def test_kafka_hears_of_places_before_a_partition_goes(consumer: TopicConsumer, 
     assert not consumer.holds(one)
 
 
-def test_a_partition_that_is_not_fetched_can_go(consumer: TopicConsumer, kafka: Kafka) -> None:
+def test_a_partition_that_is_not_fetched_can_go(consumer: GroupMember, kafka: Kafka) -> None:
     given(consumer, kafka, 1)
     taken(consumer, kafka, 1, 2)
     assert consumer.held == {}
 
 
-def reading(kafka: Kafka, **limits: Any) -> TopicConsumer:
+def reading(kafka: Kafka, **limits: Any) -> GroupMember:
     """A consumer that reads partition 0 from its beginning."""
     made = new(kafka, **limits)
     (share,) = given(made, kafka, 0)
@@ -222,7 +222,7 @@ def _with(queue: list[Message]) -> Kafka:
 
 @pytest.mark.parametrize(("place", "end", "lag"), [(None, 5, None), (3, None, None), (3, 5, 2), (7, 5, 0)])
 def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: int | None, lag: int | None) -> None:
-    share = Share(0)
+    share = AssignedPartition(0)
     share.place, share.end = place, end
     assert share.lag == lag
 
@@ -313,7 +313,7 @@ def test_small_messages_are_asked_for_in_full_polls_soon(kafka: Kafka) -> None:
 
 
 def test_what_a_poll_brings_beyond_the_room_is_taken_in_parts() -> None:
-    share = Share(0)
+    share = AssignedPartition(0)
     sizes = [10, 2 << 20, 3 << 20, 9 << 20, 5, 1 << 20]
     gathered: Any = [(share, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
     found = list(parts(gathered, ROOM))
@@ -394,7 +394,7 @@ def test_a_client_that_has_no_answer_any_more_is_made_anew_once(
     assert opened.opens == before + had_an_answer
 
 
-def test_who_has_lost_its_partitions_is_no_member_any_more(kafka: Kafka, consumer: TopicConsumer) -> None:
+def test_who_has_lost_its_partitions_is_no_member_any_more(kafka: Kafka, consumer: GroupMember) -> None:
     from confluent_kafka import TopicPartition
 
     given(consumer, kafka, 0, 1)
@@ -439,7 +439,7 @@ def test_a_client_that_could_not_be_made_is_tried_again(kafka: Kafka, monkeypatc
 
 
 def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
-    consumer: TopicConsumer, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+    consumer: GroupMember, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from confluent_kafka import KafkaError
 
@@ -455,7 +455,7 @@ def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
 
 @pytest.mark.parametrize(("offset", "expected"), [(7, 7), (-1, 90)])
 def test_a_moment_without_a_message_behind_it_is_the_end(
-    consumer: TopicConsumer, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, offset: int, expected: int
+    consumer: GroupMember, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, offset: int, expected: int
 ) -> None:
     answer = SimpleNamespace(offset=offset, error=None)
     monkeypatch.setattr(kafka, "offsets_for_times", lambda partitions, timeout: [answer], raising=False)

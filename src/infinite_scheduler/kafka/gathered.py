@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from infinite_scheduler.ingest.share import Share
+from infinite_scheduler.kafka.partition import AssignedPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 OVERHEAD: Final = 200
 """Bytes that a message takes beside its key and its value."""
 
-Gathered = list[tuple[Share, "Message"]]
+Gathered = list[tuple[AssignedPartition, "Message"]]
 
 
 class GatherLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class Committed(msgspec.Struct, frozen=True):
     ours: bool = False  # this program wrote it, not somebody who set it with Kafka's tools
 
 
-class TopicClient:
+class GroupClient:
     """A member of the consumer group as librdkafka makes it; after it has failed for good, a new one."""
 
     def __init__(self, options: KafkaOptions, group: str, topic: str) -> None:
