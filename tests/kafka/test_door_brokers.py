@@ -145,7 +145,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
         for each in (bumpy, other):
             await each.has(range(100))
         await asyncio.to_thread(private_kafka.kill)
-        leaving._consumer.say({0: 1})  # librdkafka would wait for ever to get rid of it
+        leaving._consumer.commit({0: 1})  # librdkafka would wait for ever to get rid of it
         for each in (bumpy, other):
             await until(lambda each=each: each.heard(events.TopicAway))  # type: ignore[misc]
         assert not door.ready

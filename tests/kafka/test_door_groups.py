@@ -152,8 +152,8 @@ async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_noth
     await real.send(messages(range(100)))
     await until(lambda: real.inbox.waiting)
     real.inbox.gate = None
-    one._consumer.linger = lambda: None  # type: ignore[method-assign]  # frozen
-    one._client.it.unsubscribe()
+    one._consumer.stay = lambda: None  # type: ignore[method-assign]  # frozen
+    one._client.consumer.unsubscribe()
     two = await real.started()
     await until(lambda: two.metrics["messagesReceived"] == 100, 30)
     gate.set()

@@ -42,7 +42,7 @@ class FakeConsumer:
 
 def share(partition: int) -> AssignedPartition:
     made = AssignedPartition(partition)
-    made.place = 0
+    made.committed = 0
     return made
 
 
@@ -80,7 +80,7 @@ def test_a_partition_that_begins_with_such_a_message_does_not_move() -> None:
 
 def test_nothing_is_taken_of_partitions_that_are_gone_or_in_doubt() -> None:
     gone, doubtful, ours = share(1), share(2), share(3)
-    doubtful.place = None
+    doubtful.committed = None
     made = batch((gone, 0, job(1)), (doubtful, 0, job(2)), (ours, 0, job(3)))
     load = made.load(FakeConsumer(gone), NOW)
     assert [spec.payload for spec in load.specs] == [b'{"n":3}']

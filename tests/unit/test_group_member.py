@@ -109,27 +109,27 @@ def kept(consumer: GroupMember, *messages: Message) -> list[tuple[int, int]]:
 
 def test_nothing_is_fetched_before_its_place_is_known(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
-    consumer.flow([share])
+    consumer.fetch([share])
     assert kafka.fetched == {}
     assert kept(consumer, Message(3, 0)) == []
-    share.place = 7
-    consumer.flow([share])
+    share.committed = 7
+    consumer.fetch([share])
     assert kafka.fetched == {3: 7}
     assert kept(consumer, Message(3, 7)) == [(3, 7)]
 
 
 def test_what_lies_before_the_place_is_skipped_and_gaps_are_not(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
-    share.place = 7
-    consumer.flow([share])
+    share.committed = 7
+    consumer.fetch([share])
     assert kept(consumer, Message(3, 6), Message(3, 7), Message(3, 7), Message(3, 12)) == [(3, 7), (3, 12)]
 
 
 def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: GroupMember, kafka: Kafka) -> None:
     one, two = given(consumer, kafka, 1, 2)
-    one.place = two.place = 0
-    consumer.flow([one, two])
-    consumer.halt([one])
+    one.committed = two.committed = 0
+    consumer.fetch([one, two])
+    consumer.drop([one])
     taken(consumer, kafka, 2)
     assert kafka.fetched == {}
     assert kept(consumer, Message(1, 0), Message(2, 0), Message(9, 0)) == []
@@ -137,28 +137,28 @@ def test_messages_of_partitions_that_are_not_read_are_dropped(consumer: GroupMem
 
 def test_a_partition_that_comes_back_is_another_share(consumer: GroupMember, kafka: Kafka) -> None:
     (before,) = given(consumer, kafka, 3)
-    before.place = 5
-    consumer.flow([before])
+    before.committed = 5
+    consumer.fetch([before])
     taken(consumer, kafka, 3)
     (after,) = given(consumer, kafka, 3)
     assert after is not before
     assert not consumer.holds(before)
-    assert after.place is None
+    assert after.committed is None
 
 
 def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
-    share.place = 5
-    consumer.flow([share])
+    share.committed = 5
+    consumer.fetch([share])
     consumer.forget([share])
-    consumer.flow([share])
+    consumer.fetch([share])
     assert kafka.fetched == {}
     assert kept(consumer, Message(3, 5)) == []
 
 
 def test_kafka_hears_of_places_before_a_partition_goes(consumer: GroupMember, kafka: Kafka) -> None:
     one, two = given(consumer, kafka, 1, 2)
-    consumer.say({1: 10, 2: 20, 7: 70})
+    consumer.commit({1: 10, 2: 20, 7: 70})
     taken(consumer, kafka, 1)
     assert kafka.committed == [(1, 10), (2, 20)]
     assert consumer.holds(two)
@@ -175,7 +175,7 @@ def reading(kafka: Kafka, **limits: Any) -> GroupMember:
     """A consumer that reads partition 0 from its beginning."""
     made = new(kafka, **limits)
     (share,) = given(made, kafka, 0)
-    share.place = 0
+    share.committed = 0
     return made
 
 
@@ -207,7 +207,7 @@ def test_a_gathering_ends_by_number_bytes_or_time(kafka: Kafka) -> None:
     assert len(consumer.gather()) == 1000
     kafka.queue = [Message(0, number, bytes(3 << 20)) for number in range(6000, 6004)]
     consumer = reading(kafka := _with(kafka.queue), poll_messages=1)
-    consumer.held[0].place = 6000
+    consumer.held[0].committed = 6000
     assert len(consumer.gather()) == 2
     kafka = _with([Message(0, number) for number in range(100)])
     kafka.slowness_ms = 20
@@ -223,7 +223,7 @@ def _with(queue: list[Message]) -> Kafka:
 @pytest.mark.parametrize(("place", "end", "lag"), [(None, 5, None), (3, None, None), (3, 5, 2), (7, 5, 0)])
 def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: int | None, lag: int | None) -> None:
     share = AssignedPartition(0)
-    share.place, share.end = place, end
+    share.committed, share.end = place, end
     assert share.lag == lag
 
 
@@ -253,23 +253,23 @@ def test_what_is_behind_the_last_message_is_a_rest_when_that_is_taken(kafka: Kaf
     kafka.queue = [Message(0, 0), Message(0, 1), End(0, 5)]
     consumer.gather()
     assert share.rest is None
-    share.place = 2
+    share.committed = 2
     assert share.rest == 5
     kafka.queue = [Message(0, 3)]
     consumer.gather()
-    share.place = 4
+    share.committed = 4
     assert share.rest is None, "what was told before a message says nothing of what is behind it"
 
 
 def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
     consumer = reading(kafka)
     share = consumer.held[0]
-    consumer.flow([share])
+    consumer.fetch([share])
     kept(consumer, End(0, 5))
-    consumer.halt([share])
+    consumer.drop([share])
     assert share.rest is None
     kept(consumer, End(0, 9))
-    consumer.flow([share])
+    consumer.fetch([share])
     assert (share.reached, share.rest) == (None, None)
 
 
@@ -277,7 +277,7 @@ def test_lag_is_noted_before_a_partition_is_read_no_more(kafka: Kafka, monkeypat
     consumer = reading(kafka)
     consumer.gather()
     monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, cached: (0, 5), raising=False)
-    consumer.linger()
+    consumer.stay()
     assert (kafka.fetched, consumer.held[0].lag) == ({}, 5)
 
 
@@ -290,7 +290,7 @@ def test_a_partition_that_is_gone_is_not_measured(kafka: Kafka, monkeypatch: pyt
     consumer = reading(kafka)
     consumer.gather()
     monkeypatch.setattr(kafka, "get_watermark_offsets", gone, raising=False)
-    consumer.measure()
+    consumer.note_ends()
     assert consumer.held[0].lag is None
 
 
@@ -426,7 +426,7 @@ def test_a_client_that_could_not_be_made_is_tried_again(kafka: Kafka, monkeypatc
     opened.refusal = "no such file"
     with pytest.raises(ConfigError):
         opened.consumer.reopen()
-    opened.consumer.linger()  # nothing to do, and no error
+    opened.consumer.stay()  # nothing to do, and no error
     for _ in range(2):
         opened.consumer.probe()
         assert opened.client.problem == "no such file"

@@ -41,7 +41,7 @@ class Place:
     def probe(self) -> None:
         self.calls.append("probe")
 
-    def measure(self) -> None:
+    def note_ends(self) -> None:
         self.calls.append("measure")
 
     def reopen(self) -> None:

@@ -44,7 +44,7 @@ class World:
     def holds(self, share: AssignedPartition) -> bool:
         return True
 
-    def say(self, places: Any) -> None: ...
+    def commit(self, places: Any) -> None: ...
 
     def partitions(self) -> list[int]:
         return [0, 1, 2]
@@ -79,7 +79,8 @@ class Reader(World):
         self.forgotten: list[AssignedPartition] = []
         self.overtaken = False
         self.share = self.held[1]
-        self.share.place, self.share.expected, self.share.reached, self.share.flows = place, expected, reached, True
+        self.share.committed, self.share.expected, self.share.reached = place, expected, reached
+        self.share.fetching = True
         config = KafkaIngestConfig(topic="jobs", group_id="group")
         self.placer = Placer(parts_of(self, config, clock=self.clock, tell=self.told.append))
 
@@ -94,7 +95,7 @@ class Reader(World):
             raise PlacesMoved("somebody else was quicker")
         await super().reset(moves)
 
-    def say(self, places: Any) -> None:
+    def commit(self, places: Any) -> None:
         self.said.update(places)
 
     def forget(self, shares: Sequence[AssignedPartition]) -> None:
@@ -104,7 +105,7 @@ class Reader(World):
 async def test_a_place_moves_over_what_is_no_message_at_the_end() -> None:
     reader = Reader()
     assert await reader.after(REST_MS) == [(7, 9)]
-    assert (reader.share.place, reader.share.expected, reader.said) == (9, 9, {1: 9})
+    assert (reader.share.committed, reader.share.expected, reader.said) == (9, 9, {1: 9})
     assert await reader.after(REST_MS) == []
 
 
@@ -120,14 +121,14 @@ async def test_that_happens_once_a_second_at_most() -> None:
 async def test_a_place_stays_before_messages_that_are_not_taken_yet() -> None:
     reader = Reader(expected=8)
     assert await reader.after(REST_MS) == []
-    assert reader.share.place == 7
+    assert reader.share.committed == 7
 
 
 async def test_a_place_stays_where_the_end_is_not_known_or_no_further() -> None:
     for reached in (None, 7, 3):
         assert await Reader(reached=reached).after(REST_MS) == []
     halted = Reader()
-    halted.share.flows = False
+    halted.share.fetching = False
     assert await halted.after(REST_MS) == []
 
 
@@ -135,5 +136,5 @@ async def test_whoever_is_overtaken_there_asks_for_its_place() -> None:
     reader = Reader()
     reader.overtaken = True
     assert await reader.after(REST_MS) == []
-    assert (reader.share.place, reader.forgotten, reader.said) == (7, [reader.share], {})
+    assert (reader.share.committed, reader.forgotten, reader.said) == (7, [reader.share], {})
     assert [type(event) for event in reader.told] == [PlacesOvertaken]

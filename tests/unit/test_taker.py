@@ -47,9 +47,9 @@ class World:
 
     def forget(self, shares: Any) -> None:
         for each in shares:
-            each.place = None
+            each.committed = None
 
-    def say(self, places: Any) -> None: ...
+    def commit(self, places: Any) -> None: ...
 
 
 @pytest.fixture
@@ -101,4 +101,4 @@ async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(world
     one = share(0)
     await world.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
     assert numbers(world) == [b'{"n":0}']
-    assert (world.letters, world.pauses, one.place) == ([], [], None)
+    assert (world.letters, world.pauses, one.committed) == ([], [], None)

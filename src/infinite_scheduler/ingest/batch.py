@@ -128,7 +128,7 @@ class Batch:
         specs: list[JobSpec] = []
         letters: list[DeadLetter] = []
         places: dict[AssignedPartition, int] = {}
-        closed = {share for share in self.shares if not consumer.holds(share) or share.place is None}
+        closed = {share for share in self.shares if not consumer.holds(share) or share.committed is None}
         for (share, message), verdict in zip(self._messages, self._verdicts, strict=True):
             if share in closed:
                 continue
@@ -141,7 +141,7 @@ class Batch:
                 continue
             places[share] = (message.offset() or 0) + 1
         moves = [
-            Move(source=self._source(share), seen=share.place, next=place, topic_id=share.topic_id)
+            Move(source=self._source(share), seen=share.committed, next=place, topic_id=share.topic_id)
             for share, place in places.items()
         ]
         return Load(specs, letters, moves, places)

@@ -216,7 +216,7 @@ class TopicDoor:
             self._paused_since_ms, self._wait_ms = self._clock.steady_ms(), AWAY_MS[0]
             self._tell(events.IngestPaused(topic=self.config.topic, error=str(error)))
         self._in_doubt = True  # so that the store is asked before anything goes on
-        await self._patience.call(self._consumer.linger)
+        await self._patience.call(self._consumer.stay)
         await self._patience.pause(self._wait_ms)
         self._wait_ms = min(self._wait_ms * 2, AWAY_MS[1])
 
@@ -251,7 +251,7 @@ class TopicDoor:
             return "the store takes nothing at the moment"
         if not self._consumer.joined:
             return f"not yet a member of the group {self.config.group_id!r}"
-        waiting = [share.partition for share in list(self._consumer.held.values()) if not share.flows]
+        waiting = [share.partition for share in list(self._consumer.held.values()) if not share.fetching]
         return f"partitions {waiting} are not read yet" if waiting else None
 
     @property

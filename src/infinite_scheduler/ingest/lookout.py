@@ -40,7 +40,7 @@ class Lookout:
             await self._patience.call(consumer.probe)
         self._tell_problem(self._client.problem)
         if self._is_time("measure", MEASURE_MS):
-            await self._patience.call(consumer.measure)
+            await self._patience.call(consumer.note_ends)
         if self._errand is None or self._errand.done():
             if self._is_time("keys", KEYS_MS):
                 self._go(self._count_keys)

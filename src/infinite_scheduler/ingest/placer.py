@@ -39,7 +39,7 @@ class Placer:
         """
         await self._look_again()
         await self._pass_rest()
-        shares = [share for share in list(self._consumer.held.values()) if share.place is None]
+        shares = [share for share in list(self._consumer.held.values()) if share.committed is None]
         if not shares:
             return
         found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
@@ -53,10 +53,11 @@ class Placer:
             except PlacesMoved:
                 return  # another node was quicker: look again
         for share, begin in starts.items():
-            if begin.told is not None and (share.fresh or not isinstance(begin.told, PlaceDiffers)):
+            if begin.told is not None and (share.is_new or not isinstance(begin.told, PlaceDiffers)):
                 self._tell(begin.told)
-            share.place, share.topic_id, share.astray, share.fresh = begin.offset, begin.topic_id, False, False
-        self._consumer.say({share.partition: begin.offset for share, begin in starts.items()})
+            share.committed, share.topic_id = begin.offset, begin.topic_id
+            share.out_of_range = share.is_new = False
+        self._consumer.commit({share.partition: begin.offset for share, begin in starts.items()})
 
     async def _look_again(self) -> None:
         """Be in doubt about places that an operator has set: while no message comes, nothing else would tell."""
@@ -66,8 +67,8 @@ class Placer:
         self._looked_ms = now_ms
         found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
         known = {place.source.partition: place.next for place in found}
-        shares = [share for share in list(self._consumer.held.values()) if share.place is not None]
-        moved = [share for share in shares if known.get(share.partition, share.place) != share.place]
+        shares = [share for share in list(self._consumer.held.values()) if share.committed is not None]
+        moved = [share for share in shares if known.get(share.partition, share.committed) != share.committed]
         if moved:
             await self._overtaken(moved)
 
@@ -79,7 +80,7 @@ class Placer:
             return
         self._passed_ms = now_ms
         moves = [
-            Move(source=self._source(share.partition), seen=share.place, next=rest, topic_id=share.topic_id)
+            Move(source=self._source(share.partition), seen=share.committed, next=rest, topic_id=share.topic_id)
             for share, rest in rests.items()
         ]
         try:
@@ -88,8 +89,8 @@ class Placer:
             await self._overtaken(list(rests))
             return
         for share, rest in rests.items():
-            share.place = share.expected = rest
-        self._consumer.say({share.partition: rest for share, rest in rests.items()})
+            share.committed = share.expected = rest
+        self._consumer.commit({share.partition: rest for share, rest in rests.items()})
 
     async def _overtaken(self, shares: Sequence[AssignedPartition]) -> None:
         await self._patience.call(lambda: self._consumer.forget(shares))
@@ -120,7 +121,7 @@ class Placer:
                     place=known.get(share.partition),
                     committed=committed.get(share.partition),
                 ),
-                astray=share.astray,
+                astray=share.out_of_range,
             )
             for share in shares
         }

@@ -114,8 +114,8 @@ class Taker:
     def _note(self, load: Load, answers: Sequence[Accepted]) -> None:
         """It is durable: go on from there, and tell."""
         for share, place in load.places.items():
-            share.place = place
-        self._consumer.say({share.partition: place for share, place in load.places.items()})
+            share.committed = place
+        self._consumer.commit({share.partition: place for share, place in load.places.items()})
         self._send(load.letters)
         topic = self._config.topic
         repeated = sum(answer.repeated for answer in answers)

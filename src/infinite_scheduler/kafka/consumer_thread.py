@@ -21,7 +21,7 @@ LOOK_MS: Final = 2000
 _END_S: Final = 1.0
 
 
-class Errands:
+class CallThread:
     """One thread that does one thing after the other. A process may end while it is busy, unlike with an executor."""
 
     def __init__(self, name: str) -> None:
@@ -73,7 +73,7 @@ class ConsumerThread:
     def __init__(self, consumer: GroupMember, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._errands = Errands("topic")
+        self._calls = CallThread("topic")
         self._look = look  # called again and again while something on the thread takes long
         self._nap = asyncio.Event()
         self.stopping = False
@@ -86,11 +86,11 @@ class ConsumerThread:
 
     def close(self) -> None:
         """Let the thread go."""
-        self._errands.close()
+        self._calls.close()
 
     async def call(self, what: Callable[[], T]) -> T:
         """Do this on the consumer's thread."""
-        answer = self._errands.run(what)
+        answer = self._calls.run(what)
         self._look_later(answer)
         return await answer
 
@@ -107,7 +107,7 @@ class ConsumerThread:
         task = asyncio.ensure_future(what)
         try:
             while not (await asyncio.wait([task], timeout=LIVELY_S))[0]:
-                await self.call(self._consumer.linger)
+                await self.call(self._consumer.stay)
         except BaseException:
             task.cancel()
             raise

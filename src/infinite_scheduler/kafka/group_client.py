@@ -116,7 +116,7 @@ class GroupClient:
         return self._fatal or self._client is None or (self._heard and self._unheard >= _UNHEARD)
 
     @property
-    def it(self) -> "Consumer":
+    def consumer(self) -> "Consumer":
         """librdkafka's own; raises BrokerUnavailable when it is closed."""
         if self._client is None:
             raise BrokerUnavailable(f"the consumer of topic {self._topic!r} is closed")
@@ -127,12 +127,12 @@ class GroupClient:
     def fetch(self, places: Mapping[int, int]) -> None:
         """Begin to fetch these partitions, each from its place."""
         begun = [self.at(partition, place) for partition, place in places.items()]
-        self._ask(lambda: self.it.incremental_assign(begun))
+        self._ask(lambda: self.consumer.incremental_assign(begun))
 
     def drop(self, partitions: Collection[int]) -> None:
         """Fetch no more of these; what was fetched ahead is dropped."""
         ended = [self.at(partition) for partition in partitions]
-        self._ask(lambda: self.it.incremental_unassign(ended))
+        self._ask(lambda: self.consumer.incremental_unassign(ended))
 
     def at(self, partition: int, offset: int | None = None) -> "TopicPartition":
         """A partition in librdkafka's words."""
@@ -146,7 +146,7 @@ class GroupClient:
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         """The offsets that Kafka has for the group; partitions without one are left out."""
-        found = self._ask(lambda: self.it.committed([self.at(each) for each in partitions], _ASK_S))
+        found = self._ask(lambda: self.consumer.committed([self.at(each) for each in partitions], _ASK_S))
         for each in found:
             if each.error is not None:
                 raise BrokerUnavailable(self._sentence(each.error))
@@ -160,25 +160,25 @@ class GroupClient:
 
         marked = [TopicPartition(self._topic, partition, place, MARK) for partition, place in places.items()]
         with suppress(KafkaException):  # the store knows how far the group is; Kafka hears of it with the next messages
-            self.it.commit(offsets=marked, asynchronous=True)
+            self.consumer.commit(offsets=marked, asynchronous=True)
 
     def partitions(self) -> Collection[int]:
         """All partitions of the topic."""
-        topic = self._ask(lambda: self.it.list_topics(self._topic, timeout=_ASK_S)).topics.get(self._topic)
+        topic = self._ask(lambda: self.consumer.list_topics(self._topic, timeout=_ASK_S)).topics.get(self._topic)
         if topic is None or topic.error is not None or not topic.partitions:
             raise BrokerUnavailable(f"the partitions of topic {self._topic!r} are not known in time")
         return list(topic.partitions)
 
     def offset_since(self, partition: int, since_ms: int) -> int | None:
         """The first message of this moment or later, or the end. None: the brokers do not tell."""
-        (found,) = self._ask(lambda: self.it.offsets_for_times([self.at(partition, max(0, since_ms))], _ASK_S))
+        (found,) = self._ask(lambda: self.consumer.offsets_for_times([self.at(partition, max(0, since_ms))], _ASK_S))
         if found.error is not None:
             return None
         return found.offset if found.offset >= 0 else self.bounds(partition)[1]
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """The earliest offset of a partition and its end."""
-        bounds = self._ask(lambda: self.it.get_watermark_offsets(self.at(partition), _ASK_S))
+        bounds = self._ask(lambda: self.consumer.get_watermark_offsets(self.at(partition), _ASK_S))
         if bounds is None:
             raise BrokerUnavailable(f"where topic {self._topic!r} begins and ends is not known in time")
         return bounds[0], bounds[1]
@@ -188,7 +188,7 @@ class GroupClient:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
-            end = self.it.get_watermark_offsets(self.at(partition), cached=True)[1]
+            end = self.consumer.get_watermark_offsets(self.at(partition), cached=True)[1]
         except KafkaException:  # the topic has just gone
             return None
         return end if end >= 0 else None
@@ -200,7 +200,7 @@ class GroupClient:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
-            topic = self.it.list_topics(self._topic, timeout=_PROBE_S).topics.get(self._topic)
+            topic = self.consumer.list_topics(self._topic, timeout=_PROBE_S).topics.get(self._topic)
         except KafkaException as raised:
             self._unheard += 1
             listen()  # what the connections suffer from says more

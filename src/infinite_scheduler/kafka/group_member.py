@@ -40,7 +40,7 @@ class GroupMember:
         self._again_wait_ms = AGAIN_MS[0]
         self._largest = max(1, limits.size // _UNSEEN)  # bytes of the largest message lately
         self._left = False  # the last gathering ended before everything was there
-        self._unsaid: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
+        self._uncommitted: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
         self.held: dict[int, AssignedPartition] = {}
         self.joined = False  # the group has given this node its partitions, or none
 
@@ -56,7 +56,7 @@ class GroupMember:
 
     def close(self) -> None:
         """Tell Kafka how far the group is, and leave it."""
-        self._say_places()
+        self._commit_now()
         self._client.close()
         self.held.clear()
         self.joined = False
@@ -72,7 +72,7 @@ class GroupMember:
         if self._client.is_spent:
             self._begin_again()
         else:
-            self._client.probe(self.linger)
+            self._client.probe(self.stay)
 
     def _begin_again(self) -> None:
         """Make a new client in the place of one that is of no use any more, less and less often."""
@@ -91,8 +91,8 @@ class GroupMember:
 
     def gather(self) -> Gathered:
         """What is there: waits for the first message only, and takes the others that have come."""
-        self.flow(self.held.values())
-        self._say_places()
+        self.fetch(self.held.values())
+        self._commit_now()
         first = self._first()
         return [] if first is None else self._with_more([first])
 
@@ -101,9 +101,9 @@ class GroupMember:
 
         Nothing if there was no more, or if a partition is not read: first it gets its place.
         """
-        if not self._left or self._stopping.is_set() or self._idle_shares():
+        if not self._left or self._stopping.is_set() or self._waits_for_start():
             return []
-        self._say_places()
+        self._commit_now()
         return self._with_more([])
 
     def _with_more(self, messages: "Iterable[Message]") -> Gathered:
@@ -116,21 +116,21 @@ class GroupMember:
         while len(gathered) < limits.messages and size < limits.size and self._clock.steady_ms() < until_ms:
             fitting = max(1, (limits.size - size) // self._largest)
             wanted = min(limits.poll_messages, limits.messages - len(gathered), fitting)
-            more = self._client.it.consume(wanted, 0)
+            more = self._client.consumer.consume(wanted, 0)
             if not more:
                 self._left = False
                 break
             size += self._keep(more, gathered)
         return gathered
 
-    def linger(self) -> None:
+    def stay(self) -> None:
         """Stay a member of the group while nothing can be taken: stop fetching, and serve what the group asks."""
         if not self._client.is_open:
             return
-        self.measure()  # nothing that is not fetched can be
-        self.halt(self.held.values())
-        self._say_places()
-        message = self._client.it.poll(0)
+        self.note_ends()  # nothing that is not fetched can be
+        self.drop(self.held.values())
+        self._commit_now()
+        message = self._client.consumer.poll(0)
         if message is not None:
             self._keep([message], [])
 
@@ -141,15 +141,15 @@ class GroupMember:
             left_ms = until_ms - self._clock.steady_ms()
             if left_ms <= 0:
                 break
-            message = self._client.it.poll(min(left_ms, _SLICE_MS) / 1000)
+            message = self._client.consumer.poll(min(left_ms, _SLICE_MS) / 1000)
             if message is not None and not self._is_end(message):
                 return message
-            if self._idle_shares():
+            if self._waits_for_start():
                 break
         return None
 
-    def _idle_shares(self) -> bool:
-        return any(not share.flows for share in self.held.values())
+    def _waits_for_start(self) -> bool:
+        return any(not share.fetching for share in self.held.values())
 
     def _keep(self, messages: "Iterable[Message]", gathered: Gathered) -> int:
         """Append the messages that are expected; returns their bytes."""
@@ -163,7 +163,7 @@ class GroupMember:
                 continue
             share = held.get(message.partition() or 0)
             offset = message.offset() or 0
-            if share is None or not share.flows or offset < share.expected:
+            if share is None or not share.fetching or offset < share.expected:
                 continue
             share.expected, share.reached = offset + 1, None
             gathered.append((share, message))
@@ -181,7 +181,7 @@ class GroupMember:
         if error is None or error.name() != _AT_END:
             return False
         share = self.held.get(message.partition() or 0)
-        if share is not None and share.flows:
+        if share is not None and share.fetching:
             share.reached = message.offset()
         return True
 
@@ -190,36 +190,36 @@ class GroupMember:
         if error.name() in _ASTRAY:
             share = self.held.get(partition if partition is not None else -1)
             if share is not None:
-                share.astray = True
+                share.out_of_range = True
                 self.forget([share])
         else:
             self._client.fail(error)
 
     # Partitions
 
-    def flow(self, shares: Iterable[AssignedPartition]) -> None:
+    def fetch(self, shares: Iterable[AssignedPartition]) -> None:
         """Begin to read these, each from its place."""
-        ready = [share for share in shares if self.holds(share) and share.place is not None and not share.flows]
+        ready = [share for share in shares if self.holds(share) and share.committed is not None and not share.fetching]
         if ready:
-            self._client.fetch({share.partition: share.place or 0 for share in ready})
+            self._client.fetch({share.partition: share.committed or 0 for share in ready})
         for share in ready:
-            share.expected, share.reached = share.place or 0, None
-            share.flows = True
+            share.expected, share.reached = share.committed or 0, None
+            share.fetching = True
 
-    def halt(self, shares: Iterable[AssignedPartition]) -> None:
+    def drop(self, shares: Iterable[AssignedPartition]) -> None:
         """Read no more of these; what was fetched ahead is dropped."""
-        flowing = [share for share in shares if self.holds(share) and share.flows]
+        flowing = [share for share in shares if self.holds(share) and share.fetching]
         if flowing:
             self._client.drop([share.partition for share in flowing])
         for share in flowing:
-            share.flows = False
+            share.fetching = False
 
     def forget(self, shares: Iterable[AssignedPartition]) -> None:
         """Be in doubt about the places of these."""
         doubtful = list(shares)
-        self.halt(doubtful)
+        self.drop(doubtful)
         for share in doubtful:
-            share.place = None
+            share.committed = None
 
     def forget_all(self) -> None:
         """Be in doubt about all places."""
@@ -229,23 +229,23 @@ class GroupMember:
         """Does it still belong to this node?"""
         return self.held.get(share.partition) is share
 
-    def measure(self) -> None:
+    def note_ends(self) -> None:
         """Note where the partitions end, as far as librdkafka knows without asking."""
         for share in self.held.values():
-            if share.flows:
+            if share.fetching:
                 end = self._client.known_end(share.partition)
                 share.end = share.end if end is None else end
 
-    def say(self, places: Mapping[int, int]) -> None:
+    def commit(self, places: Mapping[int, int]) -> None:
         """Remember to tell Kafka how far the group is: for those who watch its lag. From any thread."""
-        self._unsaid.put(places)
+        self._uncommitted.put(places)
 
-    def _say_places(self) -> None:
+    def _commit_now(self) -> None:
         if self._client.problem is not None or not self._client.is_open:
             return
         places: dict[int, int] = {}
-        while not self._unsaid.empty():
-            places.update(self._unsaid.get())
+        while not self._uncommitted.empty():
+            places.update(self._uncommitted.get())
         places = {partition: place for partition, place in places.items() if partition in self.held}
         if places:
             self._client.commit(places)
@@ -260,9 +260,9 @@ class GroupMember:
 
     def _revoked(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
         """Called within a poll. What was gathered of these and not taken yet is for another node."""
-        self._say_places()
+        self._commit_now()
         gone = [share for each in partitions if (share := self.held.pop(each.partition, None)) is not None]
-        client.incremental_unassign([self._client.at(share.partition) for share in gone if share.flows])
+        client.incremental_unassign([self._client.at(share.partition) for share in gone if share.fetching])
 
     def _lost(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
         """Called within a poll: the group goes on without this node, which has to join it again."""
