@@ -469,7 +469,7 @@ class TestPlaces:
         await real.has(range(4))
         consumer = Consumer({"bootstrap.servers": real.servers, "group.id": real.group})
         await until(lambda: committed() == 4)
-        door._consumer.commit = lambda places: None  # type: ignore[method-assign]  # it dies before it tells Kafka
+        door._consumer.commit = lambda offsets: None  # type: ignore[method-assign]  # it dies before it tells Kafka
         await real.send(messages(range(4, 10)), partition=1)
         await real.has(range(10))
         await door.stop()

@@ -12,6 +12,7 @@ from infinite_scheduler.ingest.dead_letters import DeadLetterSender
 from infinite_scheduler.ingest.door import TopicDoor
 from infinite_scheduler.ingest.status import look
 from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.observe import events
 from tests.kafka.rig import PATIENCE_S, Rig, message, messages, rig, until
 from tests.services.kafka import GuardedKafka, Kafka
@@ -145,7 +146,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
         for each in (bumpy, other):
             await each.has(range(100))
         await asyncio.to_thread(private_kafka.kill)
-        leaving._consumer.commit({0: 1})  # librdkafka would wait for ever to get rid of it
+        leaving._consumer.commit({Partition("jobs", 0): 1})  # librdkafka would wait for ever to get rid of it
         for each in (bumpy, other):
             await until(lambda each=each: each.heard(events.TopicAway))  # type: ignore[misc]
         assert not door.ready

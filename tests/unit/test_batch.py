@@ -11,7 +11,7 @@ from infinite_scheduler.ingest.batch import Batch, Passing, Refused, Verdict, ju
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.ingest.wire import Trace, Wire
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 
 CONFIG = KafkaIngestConfig(topic="jobs", group_id="group")
 NOW = 1_794_787_200_000
@@ -41,7 +41,7 @@ class FakeConsumer:
 
 
 def share(partition: int) -> AssignedPartition:
-    made = AssignedPartition(partition)
+    made = AssignedPartition(Partition(CONFIG.topic, partition))
     made.committed = 0
     return made
 
@@ -68,7 +68,7 @@ def test_a_message_that_is_tried_again_is_not_overtaken_by_those_behind_it() -> 
     load = made.load(FakeConsumer(), NOW)
     assert [spec.payload for spec in load.specs] == [b'{"n":0}', b'{"n":10}', b'{"n":11}']
     assert load.letters == []
-    assert {of.partition: place for of, place in load.places.items()} == {1: 1, 2: 2}
+    assert {of.partition.number: place for of, place in load.places.items()} == {1: 1, 2: 2}
     assert [(move.source.partition, move.seen, move.next) for move in load.moves] == [(1, 0, 1), (2, 0, 2)]
 
 

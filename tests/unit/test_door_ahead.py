@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.ingest.door import ROUND_MS, TopicDoor
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.testing import ManualClock
 from tests.kafka.rig import until
 from tests.unit.test_group_member import Kafka, Message
@@ -62,7 +63,7 @@ class Bench:
         self.consumer = self.door._consumer
         self.door._client._client = self.kafka  # type: ignore[assignment]
         self.consumer._assigned(self.kafka, [TopicPartition("jobs", 0)])  # type: ignore[arg-type]
-        self.share = self.consumer.held[0]
+        self.share = self.consumer.held[Partition("jobs", 0)]
         self.share.committed = 0
 
     def arrive(self, *offsets: int) -> None:

@@ -1,27 +1,30 @@
 """What a consumer keeps of what librdkafka gives it: only what is expected of partitions that are read."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from infinite_scheduler.errors import BrokerUnavailable, ConfigError
-from infinite_scheduler.kafka.gathered import GatherLimits, bytes_of, parts
-from infinite_scheduler.kafka.group_client import GroupClient
-from infinite_scheduler.kafka.group_member import AGAIN_MS, GroupMember
+from infinite_scheduler.kafka.group_member import AGAIN_MS, GatherLimits, GroupMember, bytes_of, parts
 from infinite_scheduler.kafka.options import KafkaOptions
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 from infinite_scheduler.testing import ManualClock
 
 ROOM = 4 << 20
+TOPIC = "jobs"
 
 
 class Message:
-    def __init__(self, partition: int, offset: int, value: bytes = b"x") -> None:
-        self._partition, self._offset, self._value = partition, offset, value
+    def __init__(self, partition: int, offset: int, value: bytes = b"x", *, topic: str = TOPIC) -> None:
+        self._topic, self._partition, self._offset, self._value = topic, partition, offset, value
 
     def error(self) -> None:
         return None
+
+    def topic(self) -> str:
+        return self._topic
 
     def partition(self) -> int:
         return self._partition
@@ -39,7 +42,7 @@ class Kafka:
     """Remembers what it was told to fetch; a fetched partition may be added once, and only a fetched one removed."""
 
     def __init__(self) -> None:
-        self.fetched: dict[int, int] = {}
+        self.fetched: dict[int | tuple[str, int], int] = {}  # of the other topic with its name
         self.committed: list[tuple[int, int]] = []
         self.clock = ManualClock()
         self.queue: list[Message] = []
@@ -49,12 +52,12 @@ class Kafka:
 
     def incremental_assign(self, partitions: Any) -> None:
         for each in partitions:
-            assert each.partition not in self.fetched
-            self.fetched[each.partition] = each.offset
+            assert _name(each) not in self.fetched
+            self.fetched[_name(each)] = each.offset
 
     def incremental_unassign(self, partitions: Any) -> None:
         for each in partitions:
-            del self.fetched[each.partition]
+            del self.fetched[_name(each)]
 
     def poll(self, timeout: float) -> Message | None:
         self.polls.append(timeout)
@@ -72,6 +75,10 @@ class Kafka:
         self.committed += [(each.partition, each.offset) for each in offsets]
 
 
+def _name(partition: Any) -> int | tuple[str, int]:
+    return partition.partition if partition.topic == TOPIC else (partition.topic, partition.partition)
+
+
 @pytest.fixture
 def kafka() -> Kafka:
     return Kafka()
@@ -82,29 +89,30 @@ def consumer(kafka: Kafka) -> GroupMember:
     return new(kafka)
 
 
-def new(kafka: Kafka, **limits: Any) -> GroupMember:
-    client = GroupClient(KafkaOptions("localhost:9092"), "readers", "scheduler.jobs.ingest")
-    client._client = kafka  # type: ignore[assignment]
-    return GroupMember(client, kafka.clock, GatherLimits(messages=5000, size=ROOM, **limits))
+def new(kafka: Kafka, *, topics: Sequence[str] = (TOPIC,), **limits: Any) -> GroupMember:
+    bounds = GatherLimits(messages=5000, size=ROOM, **limits)
+    member = GroupMember(KafkaOptions("localhost:9092"), "readers", topics, bounds, kafka.clock)
+    member.client._client = kafka  # type: ignore[assignment]
+    return member
 
 
-def given(consumer: GroupMember, kafka: Kafka, *numbers: int) -> list[AssignedPartition]:
+def given(consumer: GroupMember, kafka: Kafka, *numbers: int, topic: str = TOPIC) -> list[AssignedPartition]:
     from confluent_kafka import TopicPartition
 
-    consumer._assigned(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
-    return [consumer.held[number] for number in numbers]
+    consumer._assigned(kafka, [TopicPartition(topic, number) for number in numbers])  # type: ignore[arg-type]
+    return [consumer.held[Partition(topic, number)] for number in numbers]
 
 
-def taken(consumer: GroupMember, kafka: Kafka, *numbers: int) -> None:
+def taken(consumer: GroupMember, kafka: Kafka, *numbers: int, topic: str = TOPIC) -> None:
     from confluent_kafka import TopicPartition
 
-    consumer._revoked(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in numbers])  # type: ignore[arg-type]
+    consumer._revoked(kafka, [TopicPartition(topic, number) for number in numbers])  # type: ignore[arg-type]
 
 
 def kept(consumer: GroupMember, *messages: Message) -> list[tuple[int, int]]:
     gathered: list[Any] = []
     consumer._keep(messages, gathered)  # type: ignore[arg-type]
-    return [(share.partition, message.offset()) for share, message in gathered]
+    return [(share.partition.number, message.offset()) for share, message in gathered]
 
 
 def test_nothing_is_fetched_before_its_place_is_known(consumer: GroupMember, kafka: Kafka) -> None:
@@ -146,6 +154,70 @@ def test_a_partition_that_comes_back_is_another_share(consumer: GroupMember, kaf
     assert after.committed is None
 
 
+def test_partitions_of_the_same_number_in_two_topics_are_not_confused(kafka: Kafka) -> None:
+    member = new(kafka, topics=[TOPIC, "more"])
+    (one,), (two,) = given(member, kafka, 0), given(member, kafka, 0, topic="more")
+    one.committed, two.committed = 5, 7
+    member.fetch([one, two])
+    assert kafka.fetched == {0: 5, ("more", 0): 7}
+    gathered: list[Any] = []
+    member._keep([Message(0, 7, topic="more"), Message(0, 5), Message(0, 6, topic="more")], gathered)  # type: ignore[list-item]
+    assert [(each.partition, message.offset()) for each, message in gathered] == [(("more", 0), 7), ((TOPIC, 0), 5)]
+    taken(member, kafka, 0, topic="more")
+    assert (kafka.fetched, list(member.held)) == ({0: 5}, [(TOPIC, 0)])
+
+
+def test_a_topic_that_cannot_be_read_is_told_and_is_no_trouble_to_the_other(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluent_kafka import KafkaError
+
+    member = new(kafka, topics=[TOPIC, "more"])
+    client = member.client
+    gone = {"more"}
+
+    def list_topics(topic: str, timeout: float) -> Any:
+        found = error(KafkaError.UNKNOWN_TOPIC_OR_PART) if topic in gone else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=found)})
+
+    monkeypatch.setattr(kafka, "list_topics", list_topics, raising=False)
+    client.fail(error(KafkaError.UNKNOWN_TOPIC_OR_PART), "more")
+    for _ in range(2):
+        assert (client.problem, list(client.unreadable)) == (None, ["more"])
+        assert "topic 'more' does not exist" in client.unreadable["more"]
+        given(member, kafka, 0)
+        member.probe()
+    member.commit({Partition(TOPIC, 0): 5})
+    member.stay()
+    assert kafka.committed == [(0, 5)], "the other topic is well"
+    gone.add(TOPIC)
+    member.probe()
+    assert "topic 'jobs' does not exist" in (client.problem or "")
+    gone.clear()
+    given(member, kafka, 1)
+    assert list(client.unreadable) == ["more"]
+    member.probe()
+    assert (client.problem, client.unreadable) == (None, {})
+
+
+def test_a_missing_right_is_told_until_messages_of_its_topic_come(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluent_kafka import KafkaError
+
+    member = new(kafka, topics=[TOPIC, "more"])
+    monkeypatch.setattr(kafka, "list_topics", lambda topic, timeout: SimpleNamespace(topics={}), raising=False)
+    for each in (*given(member, kafka, 0), *given(member, kafka, 0, topic="more")):
+        each.committed = 0
+    member.fetch(member.held.values())
+    member.client.fail(error(KafkaError.TOPIC_AUTHORIZATION_FAILED), "more")
+    kept(member, Message(0, 0))
+    member.probe()  # which does not see that the right to read is missing
+    assert "not allowed to use topic 'more'" in member.client.unreadable["more"]
+    kept(member, Message(0, 0, topic="more"))
+    assert member.client.unreadable == {}
+
+
 def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: GroupMember, kafka: Kafka) -> None:
     (share,) = given(consumer, kafka, 3)
     share.committed = 5
@@ -158,7 +230,7 @@ def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: Gr
 
 def test_kafka_hears_of_places_before_a_partition_goes(consumer: GroupMember, kafka: Kafka) -> None:
     one, two = given(consumer, kafka, 1, 2)
-    consumer.commit({1: 10, 2: 20, 7: 70})
+    consumer.commit({Partition(TOPIC, number): 10 * number for number in (1, 2, 7)})
     taken(consumer, kafka, 1)
     assert kafka.committed == [(1, 10), (2, 20)]
     assert consumer.holds(two)
@@ -207,7 +279,7 @@ def test_a_gathering_ends_by_number_bytes_or_time(kafka: Kafka) -> None:
     assert len(consumer.gather()) == 1000
     kafka.queue = [Message(0, number, bytes(3 << 20)) for number in range(6000, 6004)]
     consumer = reading(kafka := _with(kafka.queue), poll_messages=1)
-    consumer.held[0].committed = 6000
+    consumer.held[Partition(TOPIC, 0)].committed = 6000
     assert len(consumer.gather()) == 2
     kafka = _with([Message(0, number) for number in range(100)])
     kafka.slowness_ms = 20
@@ -222,7 +294,7 @@ def _with(queue: list[Message]) -> Kafka:
 
 @pytest.mark.parametrize(("place", "end", "lag"), [(None, 5, None), (3, None, None), (3, 5, 2), (7, 5, 0)])
 def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: int | None, lag: int | None) -> None:
-    share = AssignedPartition(0)
+    share = AssignedPartition(Partition(TOPIC, 0))
     share.committed, share.end = place, end
     assert share.lag == lag
 
@@ -241,15 +313,15 @@ def test_the_end_of_a_partition_is_no_message_and_no_trouble(kafka: Kafka) -> No
     kafka.queue = [End(0, 4)]
     assert consumer.gather() == []
     assert sum(kafka.polls) == pytest.approx(0.3), "the news has ended the wait for a message"
-    assert (consumer._client.problem, consumer.held[0].rest) == (None, 4)
+    assert (consumer.client.problem, consumer.held[Partition(TOPIC, 0)].rest) == (None, 4)
     kafka.queue = [Message(0, 4), End(0, 6), End(7, 6)]
     assert len(consumer.gather()) == 1
-    assert consumer._client.problem is None
+    assert consumer.client.problem is None
 
 
 def test_what_is_behind_the_last_message_is_a_rest_when_that_is_taken(kafka: Kafka) -> None:
     consumer = reading(kafka)
-    share = consumer.held[0]
+    share = consumer.held[Partition(TOPIC, 0)]
     kafka.queue = [Message(0, 0), Message(0, 1), End(0, 5)]
     consumer.gather()
     assert share.rest is None
@@ -263,7 +335,7 @@ def test_what_is_behind_the_last_message_is_a_rest_when_that_is_taken(kafka: Kaf
 
 def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
     consumer = reading(kafka)
-    share = consumer.held[0]
+    share = consumer.held[Partition(TOPIC, 0)]
     consumer.fetch([share])
     kept(consumer, End(0, 5))
     consumer.drop([share])
@@ -278,7 +350,7 @@ def test_lag_is_noted_before_a_partition_is_read_no_more(kafka: Kafka, monkeypat
     consumer.gather()
     monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, cached: (0, 5), raising=False)
     consumer.stay()
-    assert (kafka.fetched, consumer.held[0].lag) == ({}, 5)
+    assert (kafka.fetched, consumer.held[Partition(TOPIC, 0)].lag) == ({}, 5)
 
 
 def test_a_partition_that_is_gone_is_not_measured(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +363,7 @@ def test_a_partition_that_is_gone_is_not_measured(kafka: Kafka, monkeypatch: pyt
     consumer.gather()
     monkeypatch.setattr(kafka, "get_watermark_offsets", gone, raising=False)
     consumer.note_ends()
-    assert consumer.held[0].lag is None
+    assert consumer.held[Partition(TOPIC, 0)].lag is None
 
 
 def test_large_messages_are_asked_for_a_few_at_a_time(kafka: Kafka) -> None:
@@ -313,7 +385,7 @@ def test_small_messages_are_asked_for_in_full_polls_soon(kafka: Kafka) -> None:
 
 
 def test_what_a_poll_brings_beyond_the_room_is_taken_in_parts() -> None:
-    share = AssignedPartition(0)
+    share = AssignedPartition(Partition(TOPIC, 0))
     sizes = [10, 2 << 20, 3 << 20, 9 << 20, 5, 1 << 20]
     gathered: Any = [(share, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
     found = list(parts(gathered, ROOM))
@@ -332,7 +404,7 @@ class Opened:
 
     def __init__(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
         self.consumer = reading(kafka)
-        self.client = self.consumer._client
+        self.client = self.consumer.client
         self.opens = 0
         self.refusal: str | None = None
 
@@ -360,7 +432,7 @@ def test_a_client_that_has_failed_for_good_is_made_anew(
     if way == "_suffer":
         client._suffer(fenced)
     else:
-        consumer._fail(fenced, None)
+        consumer._fail(fenced, SimpleNamespace(topic=lambda: None))  # type: ignore[arg-type]
     assert "give every node its own" in (client.problem or "")
     consumer.probe()
     assert (opened.opens, consumer.held) == (1, {})
@@ -399,7 +471,7 @@ def test_who_has_lost_its_partitions_is_no_member_any_more(kafka: Kafka, consume
 
     given(consumer, kafka, 0, 1)
     assert consumer.joined
-    consumer._lost(kafka, [TopicPartition("scheduler.jobs.ingest", number) for number in (0, 1)])  # type: ignore[arg-type]
+    consumer._lost(kafka, [TopicPartition(TOPIC, number) for number in (0, 1)])  # type: ignore[arg-type]
     assert (consumer.joined, consumer.held) == (False, {})
 
 
@@ -444,13 +516,13 @@ def test_an_error_in_the_place_of_a_committed_offset_is_not_none(
     from confluent_kafka import KafkaError
 
     for found in (None, error(KafkaError.NOT_COORDINATOR)):
-        answer = SimpleNamespace(partition=0, offset=-1001, metadata=None, error=found)
+        answer = SimpleNamespace(topic=TOPIC, partition=0, offset=-1001, metadata=None, error=found)
         monkeypatch.setattr(kafka, "committed", lambda partitions, timeout, answer=answer: [answer])
         if found is None:
-            assert consumer._client.committed([0]) == {}
+            assert consumer.client.committed([Partition(TOPIC, 0)]) == {}
         else:
             with pytest.raises(BrokerUnavailable):
-                consumer._client.committed([0])
+                consumer.client.committed([Partition(TOPIC, 0)])
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(7, 7), (-1, 90)])
@@ -460,4 +532,4 @@ def test_a_moment_without_a_message_behind_it_is_the_end(
     answer = SimpleNamespace(offset=offset, error=None)
     monkeypatch.setattr(kafka, "offsets_for_times", lambda partitions, timeout: [answer], raising=False)
     monkeypatch.setattr(kafka, "get_watermark_offsets", lambda partition, timeout: (5, 90), raising=False)
-    assert consumer._client.offset_since(0, 1000) == expected
+    assert consumer.client.offset_since(Partition(TOPIC, 0), 1000) == expected

@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def open_consumer(**properties: Any) -> None:
-    client = GroupClient(KafkaOptions(SERVERS, properties), "readers", "jobs")
+    client = GroupClient(KafkaOptions(SERVERS, properties), "readers", ["jobs"])
     client.open(*[lambda *partitions: None] * 3)
 
 

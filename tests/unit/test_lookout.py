@@ -8,7 +8,7 @@ import pytest
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.lookout import KEYS_MS, PROBE_MS, WATCH_MS, WELL_MS, Lookout
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 from infinite_scheduler.observe import events
 from infinite_scheduler.testing import ManualClock
 from tests.unit.door_rig import parts_of
@@ -23,7 +23,7 @@ class Place:
         self.calls: list[str] = []
         self.problem: str | None = None
         self.joined = True
-        self.held: dict[int, AssignedPartition] = {}
+        self.held: dict[Partition, AssignedPartition] = {}
         self.topic_id: str | None = "one"
         self.keys: int | Exception = 0
         config = KafkaIngestConfig(topic="jobs")
@@ -37,6 +37,10 @@ class Place:
 
     async def call(self, what: Callable[[], Any]) -> Any:
         return what()
+
+    def hold(self, *numbers: int) -> None:
+        partitions = [Partition("jobs", number) for number in numbers]
+        self.held = {partition: AssignedPartition(partition) for partition in partitions}
 
     def probe(self) -> None:
         self.calls.append("probe")
@@ -97,7 +101,7 @@ async def test_a_node_that_does_not_join_in_time_is_looked_into(place: Place) ->
 
 async def test_partitions_are_told_when_they_change(place: Place) -> None:
     for numbers in ((), (0, 1), (1, 0), (1,)):
-        place.held = {number: AssignedPartition(number) for number in numbers}
+        place.hold(*numbers)
         await place.look()
     assert [event.partitions for event in place.told if isinstance(event, events.PartitionsHeld)] == [(0, 1), (1,)]
 
@@ -117,8 +121,9 @@ async def test_keys_are_counted_every_minute_and_an_error_changes_nothing(place:
 async def test_another_topic_of_the_same_name_is_read_by_a_new_client(
     place: Place, before: str | None, now: str | None, anew: bool
 ) -> None:
-    place.held = {0: AssignedPartition(0)}
-    place.held[0].topic_id = before
+    place.hold(0)
+    for share in place.held.values():
+        share.topic_id = before
     place.topic_id = now
     await place.look()  # the keys come first
     await place.look(WATCH_MS)

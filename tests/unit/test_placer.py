@@ -7,18 +7,20 @@ from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.placer import REST_MS, Placer
 from infinite_scheduler.kafka.group_client import Committed
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 from infinite_scheduler.observe.events import Event, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 from infinite_scheduler.testing import ManualClock
 from tests.unit.door_rig import parts_of
+
+ONE = Partition("jobs", 1)
 
 
 class World:
     """A topic of three partitions, each with the offsets 4 to 9; this node was given partition 1."""
 
     def __init__(self, places: Sequence[int] = (), committed: Sequence[int] = ()) -> None:
-        self.held = {1: AssignedPartition(1)}
+        self.held = {ONE: AssignedPartition(ONE)}
         self._places, self._committed = places, committed
         self.moves: Sequence[Move] = ()
         config = KafkaIngestConfig(topic="jobs", group_id="group", auto_offset_reset="latest")
@@ -46,14 +48,14 @@ class World:
 
     def commit(self, places: Any) -> None: ...
 
-    def partitions(self) -> list[int]:
-        return [0, 1, 2]
+    def partitions(self) -> list[Partition]:
+        return [Partition("jobs", number) for number in range(3)]
 
-    def bounds(self, partition: int) -> tuple[int, int]:
+    def bounds(self, partition: Partition) -> tuple[int, int]:
         return 4, 9
 
-    def committed(self, partitions: Sequence[int]) -> dict[int, Committed]:
-        return {each: Committed(6) for each in self._committed if each in partitions}
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
+        return {each: Committed(6) for each in partitions if each.number in self._committed}
 
 
 async def test_a_new_group_begins_at_the_end_of_all_partitions_at_once() -> None:
@@ -75,10 +77,10 @@ class Reader(World):
         super().__init__(places=[1])
         self.clock = ManualClock()
         self.told: list[Event] = []
-        self.said: dict[int, int] = {}
+        self.said: dict[Partition, int] = {}
         self.forgotten: list[AssignedPartition] = []
         self.overtaken = False
-        self.share = self.held[1]
+        self.share = self.held[ONE]
         self.share.committed, self.share.expected, self.share.reached = place, expected, reached
         self.share.fetching = True
         config = KafkaIngestConfig(topic="jobs", group_id="group")
@@ -105,7 +107,7 @@ class Reader(World):
 async def test_a_place_moves_over_what_is_no_message_at_the_end() -> None:
     reader = Reader()
     assert await reader.after(REST_MS) == [(7, 9)]
-    assert (reader.share.committed, reader.share.expected, reader.said) == (9, 9, {1: 9})
+    assert (reader.share.committed, reader.share.expected, reader.said) == (9, 9, {ONE: 9})
     assert await reader.after(REST_MS) == []
 
 

@@ -9,8 +9,7 @@ from infinite_scheduler.errors import InvalidRequest, UnknownApp
 from infinite_scheduler.handlers.answers import as_error
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.ingest.wire import Trace, Wire
-from infinite_scheduler.kafka.gathered import Gathered
-from infinite_scheduler.kafka.group_member import GroupMember
+from infinite_scheduler.kafka.group_member import Gathered, GroupMember
 from infinite_scheduler.kafka.partition import AssignedPartition
 from infinite_scheduler.kafka.trace import trace_id
 from infinite_scheduler.model import JobSpec
@@ -184,7 +183,7 @@ class Batch:
         return tuple(found) if found else ()
 
     def _source(self, share: AssignedPartition) -> Source:
-        return Source(self._config.group_id, self._config.topic, share.partition)
+        return Source(self._config.group_id, *share.partition)
 
 
 def judge(wire: Wire, value: bytes | None, trace: Trace) -> Verdict:

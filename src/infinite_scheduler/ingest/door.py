@@ -24,9 +24,8 @@ from infinite_scheduler.ingest.taker import Taker
 from infinite_scheduler.ingest.topic_watch import TopicWatch
 from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.kafka.consumer_thread import ConsumerThread
-from infinite_scheduler.kafka.gathered import GatherLimits, parts
-from infinite_scheduler.kafka.group_client import GroupClient
-from infinite_scheduler.kafka.group_member import GroupMember
+from infinite_scheduler.kafka.group_member import GatherLimits, GroupMember, parts
+from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.inbox import Inbox
@@ -74,12 +73,14 @@ class TopicDoor:
         limits = GatherLimits(
             messages=MOST, size=ROOM, poll_messages=config.max_poll_records, poll_ms=config.poll_timeout_ms
         )
-        self._client = client = GroupClient(config.options, config.group_id, config.topic)
-        self._consumer = consumer = GroupMember(client, clock, limits)
+        self._consumer = consumer = GroupMember(config.options, config.group_id, [config.topic], limits, clock)
+        self._client = client = consumer.client
         self._patience = patience = ConsumerThread(consumer, clock, self._hang)
         self._courtesy = Courtesy(config.topic, strain, patience, clock, tell)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
-        self._letters = DeadLetterSender(config, inbox, clock, tell, lambda partition: partition in consumer.held)
+        self._letters = DeadLetterSender(
+            config, inbox, clock, tell, lambda number: Partition(config.topic, number) in consumer.held
+        )
         shared = DoorParts(
             config=config,
             inbox=inbox,
@@ -97,7 +98,7 @@ class TopicDoor:
         self._paused_since_ms: int | None = None
         self._wait_ms = AWAY_MS[0]
         self._name = f"topic door of {config.topic}"
-        self._held: frozenset[int] = frozenset()  # the partitions that it had lately
+        self._held: frozenset[Partition] = frozenset()  # the partitions that it had lately
         self._in_doubt = False  # all places are to be asked again
         self._check = 0, 0  # which one was seen at work, and since when
         self._hanging: str | None = None  # the app whose check does not come to an end
@@ -251,7 +252,7 @@ class TopicDoor:
             return "the store takes nothing at the moment"
         if not self._consumer.joined:
             return f"not yet a member of the group {self.config.group_id!r}"
-        waiting = [share.partition for share in list(self._consumer.held.values()) if not share.fetching]
+        waiting = [share.partition.number for share in list(self._consumer.held.values()) if not share.fetching]
         return f"partitions {waiting} are not read yet" if waiting else None
 
     @property
@@ -267,4 +268,4 @@ class TopicDoor:
     def lag(self) -> dict[int, int | None]:
         """How many messages wait in each partition that this node reads; None: not known yet."""
         held = dict(self._consumer.held)
-        return {partition: held[partition].lag for partition in sorted(held)}
+        return {partition.number: held[partition].lag for partition in sorted(held)}

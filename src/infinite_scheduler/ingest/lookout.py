@@ -33,7 +33,7 @@ class Lookout:
     async def look(self) -> None:
         """Between two gatherings."""
         consumer = self._consumer
-        self._tell_held(tuple(sorted(consumer.held)))
+        self._tell_held(tuple(sorted(partition.number for partition in consumer.held)))
         if self._client.problem is None and consumer.joined:
             self._last_ms["probe"] = self._clock.steady_ms()
         elif self._is_time("probe", PROBE_MS):

@@ -8,7 +8,7 @@ import msgspec
 from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.ingest.door_parts import DoorParts
 from infinite_scheduler.ingest.placing import EARLIEST, Facts, Start, ends_before_place, needs_bounds, start
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 from infinite_scheduler.observe.events import PlaceDiffers, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 
@@ -68,7 +68,7 @@ class Placer:
         found = await self._patience.wait_for(self._inbox.places(self._config.group_id, self._config.topic))
         known = {place.source.partition: place.next for place in found}
         shares = [share for share in list(self._consumer.held.values()) if share.committed is not None]
-        moved = [share for share in shares if known.get(share.partition, share.committed) != share.committed]
+        moved = [share for share in shares if known.get(share.partition.number, share.committed) != share.committed]
         if moved:
             await self._overtaken(moved)
 
@@ -94,7 +94,7 @@ class Placer:
 
     async def _overtaken(self, shares: Sequence[AssignedPartition]) -> None:
         await self._patience.call(lambda: self._consumer.forget(shares))
-        partitions = sorted(share.partition for share in shares)
+        partitions = sorted(share.partition.number for share in shares)
         self._tell(PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
     def _starts(
@@ -107,18 +107,20 @@ class Placer:
         """
         shares = [share for share in shares if self._consumer.holds(share)]
         committed = self._client.committed([share.partition for share in shares]) if shares else {}
-        is_known, others = bool(known) or bool(committed), set[int]()
+        is_known, others = bool(known) or bool(committed), set[Partition]()
         if not is_known and shares and self._config.auto_offset_reset != EARLIEST:
             partitions = self._client.partitions()
             is_known = bool(self._client.committed(partitions))
             others = set() if is_known else set(partitions) - {share.partition for share in shares}
-        facts = Facts(source=self._source(-1), place=None, topic_id=topic_id, is_known=is_known)
+        facts = Facts(
+            source=self._source(Partition(self._config.topic, -1)), place=None, topic_id=topic_id, is_known=is_known
+        )
         found = {
             share: self._begin(
                 msgspec.structs.replace(
                     facts,
                     source=self._source(share.partition),
-                    place=known.get(share.partition),
+                    place=known.get(share.partition.number),
                     committed=committed.get(share.partition),
                 ),
                 astray=share.out_of_range,
@@ -131,7 +133,7 @@ class Placer:
         ]
 
     def _begin(self, facts: Facts, *, astray: bool) -> Start:
-        partition = facts.source.partition
+        partition = Partition(facts.source.topic, facts.source.partition)
         if needs_bounds(facts, astray=astray):
             facts = msgspec.structs.replace(facts, bounds=self._client.bounds(partition))
         if facts.place is not None and ends_before_place(facts):
@@ -139,5 +141,5 @@ class Placer:
             facts = msgspec.structs.replace(facts, resume=resume)
         return start(facts, self._config.auto_offset_reset)
 
-    def _source(self, partition: int) -> Source:
-        return Source(self._config.group_id, self._config.topic, partition)
+    def _source(self, partition: Partition) -> Source:
+        return Source(self._config.group_id, *partition)

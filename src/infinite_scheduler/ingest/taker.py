@@ -86,7 +86,7 @@ class Taker:
 
     async def _overtaken(self, batch: Batch) -> None:
         """Somebody else moved a place: nothing was written, and the store knows where to go on."""
-        partitions = sorted(share.partition for share in batch.shares)
+        partitions = sorted(share.partition.number for share in batch.shares)
         await self._patience.call(lambda: self._consumer.forget(batch.shares))
         self._tell(events.PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 

@@ -1,7 +1,7 @@
-"""The client of a topic: what is asked of librdkafka about it, and why it cannot be read."""
+"""The client of a member of a consumer group: what is asked of librdkafka about topics, and why one cannot be read."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from infinite_scheduler.errors import BrokerUnavailable
 from infinite_scheduler.kafka.chatter import Chatter
 from infinite_scheduler.kafka.errors import config_error, is_fatal, reason
 from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.partition import Partition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -56,13 +57,14 @@ class Committed(msgspec.Struct, frozen=True):
 class GroupClient:
     """A member of the consumer group as librdkafka makes it; after it has failed for good, a new one."""
 
-    def __init__(self, options: KafkaOptions, group: str, topic: str) -> None:
+    def __init__(self, options: KafkaOptions, group: str, topics: Sequence[str]) -> None:
         self._options = options
         self._group = group
-        self._topic = topic
+        self._topics = list(topics)
         self._client: Consumer | None = None
         self._suffered: KafkaError | None = None
-        self._refused: str | None = None  # rights that are missing: told once by librdkafka, and not seen in a probe
+        self._missing: dict[str, str] = {}  # topics that are not there, or not well, and why
+        self._refused: dict[str | None, str] = {}  # by topic, or None for the group: rights that are missing
         self._fatal = False  # librdkafka has given up: only a new one reads on
         self._heard = False  # this client had an answer once
         self._unheard = 0  # probes without an answer since the last one
@@ -90,7 +92,7 @@ class GroupClient:
             self._client = Consumer(settings)
         except KafkaException as error:
             raise config_error(error, self._options) from None
-        self._client.subscribe([self._topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        self._client.subscribe(self._topics, on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def close(self) -> None:
         """Leave the group.
@@ -119,71 +121,77 @@ class GroupClient:
     def consumer(self) -> "Consumer":
         """librdkafka's own; raises BrokerUnavailable when it is closed."""
         if self._client is None:
-            raise BrokerUnavailable(f"the consumer of topic {self._topic!r} is closed")
+            raise BrokerUnavailable(f"the consumer of topic {self._names!r} is closed")
         return self._client
 
     # What is fetched
 
-    def fetch(self, places: Mapping[int, int]) -> None:
-        """Begin to fetch these partitions, each from its place."""
-        begun = [self.at(partition, place) for partition, place in places.items()]
+    def fetch(self, offsets: Mapping[Partition, int]) -> None:
+        """Begin to fetch these partitions, each from its offset."""
+        begun = [self.at(partition, offset) for partition, offset in offsets.items()]
         self._ask(lambda: self.consumer.incremental_assign(begun))
 
-    def drop(self, partitions: Collection[int]) -> None:
+    def drop(self, partitions: Collection[Partition]) -> None:
         """Fetch no more of these; what was fetched ahead is dropped."""
         ended = [self.at(partition) for partition in partitions]
         self._ask(lambda: self.consumer.incremental_unassign(ended))
 
-    def at(self, partition: int, offset: int | None = None) -> "TopicPartition":
+    def at(self, partition: Partition, offset: int | None = None) -> "TopicPartition":
         """A partition in librdkafka's words."""
         from confluent_kafka import TopicPartition  # noqa: PLC0415
 
-        return (
-            TopicPartition(self._topic, partition) if offset is None else TopicPartition(self._topic, partition, offset)
-        )
+        return TopicPartition(*partition) if offset is None else TopicPartition(*partition, offset)
 
     # What Kafka knows
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+    def committed(self, partitions: Collection[Partition]) -> dict[Partition, Committed]:
         """The offsets that Kafka has for the group; partitions without one are left out."""
         found = self._ask(lambda: self.consumer.committed([self.at(each) for each in partitions], _ASK_S))
         for each in found:
             if each.error is not None:
-                raise BrokerUnavailable(self._sentence(each.error))
+                raise BrokerUnavailable(self._sentence(each.error, each.topic))
         return {
-            each.partition: Committed(each.offset, ours=each.metadata == MARK) for each in found if each.offset >= 0
+            Partition(each.topic, each.partition): Committed(each.offset, ours=each.metadata == MARK)
+            for each in found
+            if each.offset >= 0
         }
 
-    def commit(self, places: Mapping[int, int]) -> None:
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Tell Kafka how far the group is, without waiting for an answer."""
         from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
 
-        marked = [TopicPartition(self._topic, partition, place, MARK) for partition, place in places.items()]
-        with suppress(KafkaException):  # the store knows how far the group is; Kafka hears of it with the next messages
+        marked = [TopicPartition(*partition, offset, MARK) for partition, offset in offsets.items()]
+        with suppress(KafkaException):  # what counts is kept elsewhere; Kafka hears of it with the next messages
             self.consumer.commit(offsets=marked, asynchronous=True)
 
-    def partitions(self) -> Collection[int]:
-        """All partitions of the topic."""
-        topic = self._ask(lambda: self.consumer.list_topics(self._topic, timeout=_ASK_S)).topics.get(self._topic)
-        if topic is None or topic.error is not None or not topic.partitions:
-            raise BrokerUnavailable(f"the partitions of topic {self._topic!r} are not known in time")
-        return list(topic.partitions)
+    def partitions(self) -> Collection[Partition]:
+        """All partitions of the topics."""
+        return [each for topic in self._topics for each in self._partitions(topic)]
 
-    def offset_since(self, partition: int, since_ms: int) -> int | None:
+    def _partitions(self, topic: str) -> Collection[Partition]:
+        found = self._ask(lambda: self._describe(topic, _ASK_S))
+        if found is None or found.error is not None or not found.partitions:
+            raise BrokerUnavailable(f"the partitions of topic {topic!r} are not known in time")
+        return [Partition(topic, number) for number in found.partitions]
+
+    def _describe(self, topic: str, within_s: float) -> Any:
+        return self.consumer.list_topics(topic, timeout=within_s).topics.get(topic)
+
+    def offset_since(self, partition: Partition, since_ms: int) -> int | None:
         """The first message of this moment or later, or the end. None: the brokers do not tell."""
         (found,) = self._ask(lambda: self.consumer.offsets_for_times([self.at(partition, max(0, since_ms))], _ASK_S))
         if found.error is not None:
             return None
         return found.offset if found.offset >= 0 else self.bounds(partition)[1]
 
-    def bounds(self, partition: int) -> tuple[int, int]:
+    def bounds(self, partition: Partition) -> tuple[int, int]:
         """The earliest offset of a partition and its end."""
         bounds = self._ask(lambda: self.consumer.get_watermark_offsets(self.at(partition), _ASK_S))
         if bounds is None:
-            raise BrokerUnavailable(f"where topic {self._topic!r} begins and ends is not known in time")
+            raise BrokerUnavailable(f"where topic {partition.topic!r} begins and ends is not known in time")
         return bounds[0], bounds[1]
 
-    def known_end(self, partition: int) -> int | None:
+    def known_end(self, partition: Partition) -> int | None:
         """Where a partition ends, as far as librdkafka knows without asking."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
@@ -196,33 +204,54 @@ class GroupClient:
     # What is wrong
 
     def probe(self, listen: Callable[[], None]) -> None:
-        """Find out whether the topic can be read, and why not; `listen` lets librdkafka tell what it suffers from."""
+        """Find out whether the topics can be read, and why not; `listen` lets librdkafka tell what it suffers from."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
-            topic = self.consumer.list_topics(self._topic, timeout=_PROBE_S).topics.get(self._topic)
+            found = {topic: self._describe(topic, _PROBE_S) for topic in self._topics}
         except KafkaException as raised:
             self._unheard += 1
             listen()  # what the connections suffer from says more
             self.problem = self._sentence(raised.args[0] if self._suffered is None else self._suffered)
             return
         self._heard, self._unheard = True, 0
-        if topic is not None and topic.error is not None:
-            self.problem = self._sentence(topic.error)
+        self._missing = {
+            topic: self._sentence(told.error, topic)
+            for topic, told in found.items()
+            if told is not None and told.error is not None
+        }
+        if len(unreadable := self.unreadable) == len(self._topics):
+            self.problem = next(iter(unreadable.values()))
         else:
-            self.problem, self._suffered = self._refused, None
+            self.problem = self._refused.get(None)
+        if not self._missing:
+            self._suffered = None
 
-    def allowed(self) -> None:
-        """Partitions or messages have come: no rights are missing."""
-        self._refused = None
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Topics that cannot be read, and why; the others are read meanwhile."""
+        refused = {topic: told for topic, told in self._refused.items() if topic is not None}
+        return {**refused, **self._missing}
+
+    def allowed(self, topics: Collection[str] = ()) -> None:
+        """Messages or partitions of these topics have come, or without any an assignment: no rights are missing."""
+        for topic in topics or self._topics:
+            self._missing.pop(topic, None)
+            self._refused.pop(topic, None)
+        self._refused.pop(None, None)
         self._heard, self._unheard = True, 0
 
-    def fail(self, error: "KafkaError") -> None:
-        """librdkafka has delivered an error in the place of a message."""
-        self.problem = self._sentence(error)
+    def fail(self, error: "KafkaError", topic: str | None) -> None:
+        """librdkafka has delivered an error in the place of a message; once, and a probe does not see each of them."""
+        told = self._sentence(error, topic)
         self._fatal = self._fatal or is_fatal(error)
+        known = topic if topic in self._topics else None
         if error.name().endswith("_AUTHORIZATION_FAILED"):
-            self._refused = self.problem
+            self._refused[known] = told
+        if known is None or self._fatal or len(self._topics) == 1:
+            self.problem = told
+        elif known not in self._refused:
+            self._missing[known] = told
 
     def _suffer(self, error: "KafkaError") -> None:
         """librdkafka tells of its connections, inside of a poll."""
@@ -243,5 +272,9 @@ class GroupClient:
             self._fatal = self._fatal or is_fatal(raised.args[0])
             raise BrokerUnavailable(self._sentence(raised.args[0])) from None
 
-    def _sentence(self, error: "KafkaError") -> str:
-        return reason(error, self._options, self._topic)
+    def _sentence(self, error: "KafkaError", topic: str | None = None) -> str:
+        return reason(error, self._options, topic or self._names)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self._topics)

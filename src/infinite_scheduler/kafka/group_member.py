@@ -1,18 +1,23 @@
-"""The consumer of a topic: the partitions that the group gives to this node, and their messages; all on one thread."""
+"""A member of a consumer group: the partitions that the group gives to it, and their messages; all on one thread."""
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.kafka.gathered import Gathered, GatherLimits, bytes_of
 from infinite_scheduler.kafka.group_client import GroupClient
-from infinite_scheduler.kafka.partition import AssignedPartition
+from infinite_scheduler.kafka.options import KafkaOptions
+from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+OVERHEAD: Final = 200
+"""Bytes that a message takes beside its key and its value."""
 
 _UNSEEN: Final = 64
 """A message is taken for this part of the bytes of a gathering while none was seen; after each poll of smaller ones,
@@ -25,14 +30,50 @@ AGAIN_MS: Final = (1000, 60_000)
 """How soon a client that has failed for good is made anew, at first and at most."""
 
 _AT_END: Final = "_PARTITION_EOF"
-_ASTRAY: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+_OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+
+Gathered = list[tuple[AssignedPartition, "Message"]]
+"""Messages in the order in which they came, each with its partition."""
+
+
+class GatherLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a gathering ends: after so many messages, so many bytes or so long, whichever comes first."""
+
+    messages: int
+    size: int  # bytes; a poll may bring more than was to be expected
+    gather_ms: int = 50  # from the first message on
+    poll_messages: int = 500  # at most so many are asked for at once
+    poll_ms: int = 1000  # so long it waits for the first message
+
+
+def parts(gathered: Gathered, most_bytes: int) -> Iterator[Gathered]:
+    """What was gathered, in pieces of about so many bytes: polls may bring more than was to be expected."""
+    start = size = 0
+    for number, (_, message) in enumerate(gathered):
+        size += bytes_of(message)
+        if size >= most_bytes:
+            yield gathered[start : number + 1]
+            start, size = number + 1, 0
+    if start < len(gathered):
+        yield gathered[start:]
+
+
+def bytes_of(message: "Message") -> int:
+    """About what a message takes of the memory, without its headers."""
+    key = message.key()
+    return len(message) + OVERHEAD if key is None else len(message) + len(key) + OVERHEAD
 
 
 class GroupMember:
-    """Reads the partitions that the group gives it, each from the offset that it is told."""
+    """Reads the partitions of one or several topics that the group gives it, each from the offset that it is told.
 
-    def __init__(self, client: GroupClient, clock: Clock, limits: GatherLimits) -> None:
-        self._client = client
+    Whoever asks it anything does so on one thread, but for `stop` and `commit`.
+    """
+
+    def __init__(
+        self, options: KafkaOptions, group: str, topics: Sequence[str], limits: GatherLimits, clock: Clock
+    ) -> None:
+        self.client = GroupClient(options, group, topics)
         self._limits = limits
         self._clock = clock
         self._stopping = threading.Event()
@@ -40,15 +81,15 @@ class GroupMember:
         self._again_wait_ms = AGAIN_MS[0]
         self._largest = max(1, limits.size // _UNSEEN)  # bytes of the largest message lately
         self._left = False  # the last gathering ended before everything was there
-        self._uncommitted: SimpleQueue[Mapping[int, int]] = SimpleQueue()  # places that Kafka has yet to be told
-        self.held: dict[int, AssignedPartition] = {}
-        self.joined = False  # the group has given this node its partitions, or none
+        self._uncommitted: SimpleQueue[Mapping[Partition, int]] = SimpleQueue()  # what Kafka has yet to be told
+        self.held: dict[Partition, AssignedPartition] = {}
+        self.joined = False  # the group has given it its partitions, or none
 
     # Life
 
     def open(self) -> None:
         """Begin to connect and to join the group; returns at once."""
-        self._client.open(self._assigned, self._revoked, self._lost)
+        self.client.open(self._assigned, self._revoked, self._lost)
 
     def stop(self) -> None:
         """Let a gathering that waits return; from any thread."""
@@ -57,7 +98,7 @@ class GroupMember:
     def close(self) -> None:
         """Tell Kafka how far the group is, and leave it."""
         self._commit_now()
-        self._client.close()
+        self.client.close()
         self.held.clear()
         self.joined = False
 
@@ -68,11 +109,11 @@ class GroupMember:
             self.open()
 
     def probe(self) -> None:
-        """Find out whether the topic can be read, and why not; begin again if that is what it takes."""
-        if self._client.is_spent:
+        """Find out whether the topics can be read, and why not; begin again if that is what it takes."""
+        if self.client.is_spent:
             self._begin_again()
         else:
-            self._client.probe(self.stay)
+            self.client.probe(self.stay)
 
     def _begin_again(self) -> None:
         """Make a new client in the place of one that is of no use any more, less and less often."""
@@ -85,7 +126,7 @@ class GroupMember:
         try:
             self.reopen()
         except SchedulerError as error:
-            self._client.problem = str(error)
+            self.client.problem = str(error)
 
     # Messages
 
@@ -116,7 +157,7 @@ class GroupMember:
         while len(gathered) < limits.messages and size < limits.size and self._clock.steady_ms() < until_ms:
             fitting = max(1, (limits.size - size) // self._largest)
             wanted = min(limits.poll_messages, limits.messages - len(gathered), fitting)
-            more = self._client.consumer.consume(wanted, 0)
+            more = self.client.consumer.consume(wanted, 0)
             if not more:
                 self._left = False
                 break
@@ -125,12 +166,12 @@ class GroupMember:
 
     def stay(self) -> None:
         """Stay a member of the group while nothing can be taken: stop fetching, and serve what the group asks."""
-        if not self._client.is_open:
+        if not self.client.is_open:
             return
         self.note_ends()  # nothing that is not fetched can be
         self.drop(self.held.values())
         self._commit_now()
-        message = self._client.consumer.poll(0)
+        message = self.client.consumer.poll(0)
         if message is not None:
             self._keep([message], [])
 
@@ -141,7 +182,7 @@ class GroupMember:
             left_ms = until_ms - self._clock.steady_ms()
             if left_ms <= 0:
                 break
-            message = self._client.consumer.poll(min(left_ms, _SLICE_MS) / 1000)
+            message = self.client.consumer.poll(min(left_ms, _SLICE_MS) / 1000)
             if message is not None and not self._is_end(message):
                 return message
             if self._waits_for_start():
@@ -149,122 +190,127 @@ class GroupMember:
         return None
 
     def _waits_for_start(self) -> bool:
-        return any(not share.fetching for share in self.held.values())
+        """Is there a partition that is not fetched, because nobody has said yet where to begin?"""
+        return any(not each.fetching for each in self.held.values())
 
     def _keep(self, messages: "Iterable[Message]", gathered: Gathered) -> int:
         """Append the messages that are expected; returns their bytes."""
         size = largest = 0
-        held = self.held
+        before = len(gathered)
         for message in messages:
             error = message.error()
             if error is not None:
                 if not self._is_end(message):
-                    self._fail(error, message.partition())
+                    self._fail(error, message)
                 continue
-            share = held.get(message.partition() or 0)
+            assigned = self._assigned_to(message)
             offset = message.offset() or 0
-            if share is None or not share.fetching or offset < share.expected:
+            if assigned is None or not assigned.fetching or offset < assigned.expected:
                 continue
-            share.expected, share.reached = offset + 1, None
-            gathered.append((share, message))
+            assigned.expected, assigned.reached = offset + 1, None
+            gathered.append((assigned, message))
             its = bytes_of(message)
             size += its
             largest = max(largest, its)
         if largest:
-            self._client.allowed()
+            self.client.allowed({assigned.partition.topic for assigned, _ in gathered[before:]})
             self._largest = max(largest, self._largest // 2)
         return size
+
+    def _assigned_to(self, message: "Message") -> AssignedPartition | None:
+        """The partition that a message belongs to; None if it is not, or no longer, read here."""
+        topic, number = message.topic(), message.partition()
+        return None if topic is None or number is None else self.held.get(Partition(topic, number))
 
     def _is_end(self, message: "Message") -> bool:
         """Is it no message, but the news that a partition has no more?"""
         error = message.error()
         if error is None or error.name() != _AT_END:
             return False
-        share = self.held.get(message.partition() or 0)
-        if share is not None and share.fetching:
-            share.reached = message.offset()
+        assigned = self._assigned_to(message)
+        if assigned is not None and assigned.fetching:
+            assigned.reached = message.offset()
         return True
 
-    def _fail(self, error: "KafkaError", partition: int | None) -> None:
+    def _fail(self, error: "KafkaError", message: "Message") -> None:
         """An error that librdkafka delivers in the place of a message."""
-        if error.name() in _ASTRAY:
-            share = self.held.get(partition if partition is not None else -1)
-            if share is not None:
-                share.out_of_range = True
-                self.forget([share])
-        else:
-            self._client.fail(error)
+        if error.name() not in _OUT_OF_RANGE:
+            self.client.fail(error, message.topic())
+        elif (assigned := self._assigned_to(message)) is not None:
+            assigned.out_of_range = True
+            self.forget([assigned])
 
     # Partitions
 
-    def fetch(self, shares: Iterable[AssignedPartition]) -> None:
-        """Begin to read these, each from its place."""
-        ready = [share for share in shares if self.holds(share) and share.committed is not None and not share.fetching]
+    def fetch(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Begin to read these, each from its committed offset."""
+        ready = [each for each in partitions if self.holds(each) and each.committed is not None and not each.fetching]
         if ready:
-            self._client.fetch({share.partition: share.committed or 0 for share in ready})
-        for share in ready:
-            share.expected, share.reached = share.committed or 0, None
-            share.fetching = True
+            self.client.fetch({each.partition: each.committed or 0 for each in ready})
+        for each in ready:
+            each.expected, each.reached = each.committed or 0, None
+            each.fetching = True
 
-    def drop(self, shares: Iterable[AssignedPartition]) -> None:
+    def drop(self, partitions: Iterable[AssignedPartition]) -> None:
         """Read no more of these; what was fetched ahead is dropped."""
-        flowing = [share for share in shares if self.holds(share) and share.fetching]
-        if flowing:
-            self._client.drop([share.partition for share in flowing])
-        for share in flowing:
-            share.fetching = False
+        fetching = [each for each in partitions if self.holds(each) and each.fetching]
+        if fetching:
+            self.client.drop([each.partition for each in fetching])
+        for each in fetching:
+            each.fetching = False
 
-    def forget(self, shares: Iterable[AssignedPartition]) -> None:
-        """Be in doubt about the places of these."""
-        doubtful = list(shares)
+    def forget(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Be in doubt about the committed offsets of these: they are not read until somebody says where to go on."""
+        doubtful = list(partitions)
         self.drop(doubtful)
-        for share in doubtful:
-            share.committed = None
+        for each in doubtful:
+            each.committed = None
 
     def forget_all(self) -> None:
-        """Be in doubt about all places."""
+        """Be in doubt about all committed offsets."""
         self.forget(self.held.values())
 
-    def holds(self, share: AssignedPartition) -> bool:
-        """Does it still belong to this node?"""
-        return self.held.get(share.partition) is share
+    def holds(self, partition: AssignedPartition) -> bool:
+        """Does it still belong to this member?"""
+        return self.held.get(partition.partition) is partition
 
     def note_ends(self) -> None:
         """Note where the partitions end, as far as librdkafka knows without asking."""
-        for share in self.held.values():
-            if share.fetching:
-                end = self._client.known_end(share.partition)
-                share.end = share.end if end is None else end
+        for each in self.held.values():
+            if each.fetching:
+                end = self.client.known_end(each.partition)
+                each.end = each.end if end is None else end
 
-    def commit(self, places: Mapping[int, int]) -> None:
-        """Remember to tell Kafka how far the group is: for those who watch its lag. From any thread."""
-        self._uncommitted.put(places)
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Tell Kafka soon how far the group is: for those who watch its lag. From any thread."""
+        self._uncommitted.put(offsets)
 
     def _commit_now(self) -> None:
-        if self._client.problem is not None or not self._client.is_open:
+        if self.client.problem is not None or not self.client.is_open:
             return
-        places: dict[int, int] = {}
+        offsets: dict[Partition, int] = {}
         while not self._uncommitted.empty():
-            places.update(self._uncommitted.get())
-        places = {partition: place for partition, place in places.items() if partition in self.held}
-        if places:
-            self._client.commit(places)
+            offsets.update(self._uncommitted.get())
+        offsets = {partition: offset for partition, offset in offsets.items() if partition in self.held}
+        if offsets:
+            self.client.commit(offsets)
 
     def _assigned(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
-        """Called within a poll. Nothing is fetched yet: where to begin is for the store to say."""
+        """Called within a poll. Nothing is fetched yet: where to begin is not known, and is not Kafka's to say."""
         client.incremental_assign([])
         self.joined = True
-        self._client.allowed()
-        for each in partitions:
-            self.held[each.partition] = AssignedPartition(each.partition)
+        given = [Partition(each.topic, each.partition) for each in partitions]
+        self.client.allowed({partition.topic for partition in given})
+        self.held.update((partition, AssignedPartition(partition)) for partition in given)
 
     def _revoked(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
-        """Called within a poll. What was gathered of these and not taken yet is for another node."""
+        """Called within a poll. What was gathered of these and not taken yet is for another member."""
         self._commit_now()
-        gone = [share for each in partitions if (share := self.held.pop(each.partition, None)) is not None]
-        client.incremental_unassign([self._client.at(share.partition) for share in gone if share.fetching])
+        gone = [self.held.pop(Partition(each.topic, each.partition), None) for each in partitions]
+        fetched = [each.partition for each in gone if each is not None and each.fetching]
+        client.incremental_unassign([self.client.at(partition) for partition in fetched])
 
     def _lost(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
-        """Called within a poll: the group goes on without this node, which has to join it again."""
+        """Called within a poll: the group goes on without this member, which has to join it again."""
         self._revoked(client, partitions)
         self.joined = False

@@ -1,10 +1,19 @@
-"""A partition that the group gave to this node."""
+"""Partitions of topics, and how far a member of a consumer group has read those that the group gave to it."""
+
+from typing import NamedTuple
+
+
+class Partition(NamedTuple):
+    """A partition, by the name of its topic and its number there."""
+
+    topic: str
+    number: int
 
 
 class AssignedPartition:
     """One object from the assignment of a partition to its revocation.
 
-    Nothing of it is read before its place is known.
+    Nothing of it is fetched before it is known where to begin.
     """
 
     __slots__ = (
@@ -19,12 +28,12 @@ class AssignedPartition:
         "topic_id",
     )
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.committed: int | None = None  # how far the store says that the group is; None: to be asked
+        self.committed: int | None = None  # before it all is safe, wherever it is kept; None: ask there first
         self.topic_id: str | None = None
-        self.is_new = True  # it has not had a place yet
-        self.expected = 0  # the least offset that comes next
+        self.is_new = True  # it was not yet known where to begin
+        self.expected = 0  # the least offset of the next message
         self.fetching = False  # librdkafka fetches it
         self.out_of_range = False  # the topic does not have the offset that was asked for
         self.end: int | None = None
