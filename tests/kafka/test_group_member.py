@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from confluent_kafka import Producer
 
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.kafka.group_member import GatherLimits, GroupMember
@@ -42,6 +43,9 @@ class Reader:
             if self.member.holds(each):
                 self._kept.values[message.value() or b""] += 1
                 each.committed = self._kept.offsets[each.partition] = (message.offset() or 0) + 1
+        for each in self.member.held.values():
+            if each.skippable is not None:
+                each.committed = self._kept.offsets[each.partition] = each.skippable
         self.member.commit({each.partition: each.committed or 0 for each in self.member.held.values()})
 
     @property
@@ -141,3 +145,113 @@ def test_a_topic_that_is_made_later_holds_up_no_other(
     write(kafka_servers, missing, ["b"])
     until(lambda: b"b" in kept.values, reader)
     assert client.unreadable == {}
+
+
+class Transactions:
+    """Writes to the one partition of a topic, as one transactional producer."""
+
+    def __init__(self, servers: str, topic: str, name: str) -> None:
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{name}", "log_level": 0})
+        self._producer.init_transactions(PATIENCE_S)
+
+    def begin(self, *values: str) -> None:
+        self._producer.begin_transaction()
+        for value in values:
+            self._producer.produce(self._topic, value, partition=0)
+        self._producer.flush(PATIENCE_S)  # else what is aborted would not even be there
+
+    def commit(self, *values: str) -> None:
+        if values:
+            self.begin(*values)
+        self._producer.commit_transaction(PATIENCE_S)
+
+    def abort(self, *values: str) -> None:
+        if values:
+            self.begin(*values)
+        self._producer.abort_transaction(PATIENCE_S)
+
+
+NEVER: dict[str, Value] = {"fetch.wait.max.ms": 30_000}
+"""That a partition has no more is told later than any of these tests waits."""
+
+
+def stands_at(reader: Reader, offset: int) -> Callable[[], bool]:
+    """Has it read its one partition up to this offset, and no further?"""
+    return lambda: [each.position for each in reader.member.held.values() if each.fetching] == [offset]
+
+
+class TestPosition:
+    """Neither is documented of librdkafka: its position passes control records, and with them what was aborted."""
+
+    @pytest.mark.parametrize(
+        ("steps", "values", "end"),
+        [
+            (["commit"], "ab", 3),  # a b C
+            (["commit", "abort"], "ab", 6),  # a b C x x A
+            (["abort"], "", 3),  # x x A
+            (["abort", "abort", "commit", "abort"], "ab", 12),
+            (["commit", "abort", "commit"], "abab", 9),
+        ],
+        ids=lambda steps: "-".join(steps) if isinstance(steps, list) else "",
+    )
+    def test_it_is_the_end_behind_control_and_aborted_records(
+        self, kafka_servers: str, fresh_topic: MakeTopic, join: Join, steps: list[str], values: str, end: int
+    ) -> None:
+        topic, kept = fresh_topic(), Kept()
+        writer = Transactions(kafka_servers, topic, "one")
+        for step in steps:
+            if step == "commit":
+                writer.commit("a", "b")
+            else:
+                writer.abort("x", "x")
+        reader = join([topic], kept, **NEVER)
+        until(stands_at(reader, end), reader)
+        assert kept.values == Counter(value.encode() for value in values)
+        reader.member.note_ends()
+        (assigned,) = reader.member.held.values()
+        assert (assigned.committed, assigned.lag) == (end, 0)
+
+    def test_it_moves_on_while_nothing_but_transactions_ends(
+        self, kafka_servers: str, fresh_topic: MakeTopic, join: Join
+    ) -> None:
+        topic, kept = fresh_topic(), Kept()
+        writer = Transactions(kafka_servers, topic, "one")
+        writer.commit("a")
+        reader = join([topic], kept, **NEVER)
+        until(stands_at(reader, 2), reader)
+        for end in (4, 6, 8):
+            writer.abort("x")
+            until(stands_at(reader, end), reader)
+        assert kept.offsets == {Partition(topic, 0): 8}
+
+    def test_it_is_the_place_of_the_first_record_of_a_transaction_that_is_open(
+        self, kafka_servers: str, fresh_topic: MakeTopic, join: Join
+    ) -> None:
+        topic, kept = fresh_topic(), Kept()
+        writer, other = (Transactions(kafka_servers, topic, name) for name in ("one", "two"))
+        writer.commit("a")
+        writer.abort("x", "x")
+        other.begin("b")
+        reader = join([topic], kept, **NEVER)
+        until(stands_at(reader, 5), reader)
+        assert kept.values == {b"a": 1}
+        other.commit()
+        until(stands_at(reader, 7), reader)
+        assert kept.values == {b"a": 1, b"b": 1}
+
+    def test_what_was_aborted_before_an_open_transaction_is_passed_though_its_control_record_is_behind_it(
+        self, kafka_servers: str, fresh_topic: MakeTopic, join: Join
+    ) -> None:
+        """librdkafka's position does not move here: it tells that there is no more, when a fetch has waited."""
+        topic, kept = fresh_topic(), Kept()
+        writer, other = (Transactions(kafka_servers, topic, name) for name in ("one", "two"))
+        writer.begin("x", "x")
+        other.begin("b")
+        writer.abort()
+        reader = join([topic], kept)
+        until(stands_at(reader, 2), reader)
+        assert kept.values == {}
+        other.commit()
+        until(stands_at(reader, 5), reader)
+        assert kept.values == {b"b": 1}

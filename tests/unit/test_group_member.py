@@ -1,6 +1,6 @@
 """What a consumer keeps of what librdkafka gives it: only what is expected of partitions that are read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +49,7 @@ class Kafka:
         self.polls: list[float] = []
         self.asked: list[int] = []
         self.slowness_ms = 0
+        self.positions: dict[int, int] = {}
 
     def incremental_assign(self, partitions: Any) -> None:
         for each in partitions:
@@ -58,6 +59,9 @@ class Kafka:
     def incremental_unassign(self, partitions: Any) -> None:
         for each in partitions:
             del self.fetched[_name(each)]
+
+    def position(self, partitions: Any) -> list[Any]:
+        return [replace(each, self.positions.get(each.partition, -1001)) for each in partitions]
 
     def poll(self, timeout: float) -> Message | None:
         self.polls.append(timeout)
@@ -73,6 +77,12 @@ class Kafka:
 
     def commit(self, offsets: Any, asynchronous: bool) -> None:
         self.committed += [(each.partition, each.offset) for each in offsets]
+
+
+def replace(partition: Any, offset: int) -> Any:
+    from confluent_kafka import TopicPartition
+
+    return TopicPartition(partition.topic, partition.partition, offset)
 
 
 def _name(partition: Any) -> int | tuple[str, int]:
@@ -313,24 +323,62 @@ def test_the_end_of_a_partition_is_no_message_and_no_trouble(kafka: Kafka) -> No
     kafka.queue = [End(0, 4)]
     assert consumer.gather() == []
     assert sum(kafka.polls) == pytest.approx(0.3), "the news has ended the wait for a message"
-    assert (consumer.client.problem, consumer.held[Partition(TOPIC, 0)].rest) == (None, 4)
+    assert (consumer.client.problem, consumer.held[Partition(TOPIC, 0)].position) == (None, 4)
     kafka.queue = [Message(0, 4), End(0, 6), End(7, 6)]
     assert len(consumer.gather()) == 1
     assert consumer.client.problem is None
 
 
-def test_what_is_behind_the_last_message_is_a_rest_when_that_is_taken(kafka: Kafka) -> None:
+def ends_by_news(kafka: Kafka, offset: int) -> None:
+    kafka.queue.append(End(0, offset))
+
+
+def ends_by_position(kafka: Kafka, offset: int) -> None:
+    kafka.positions[0] = offset
+
+
+@pytest.mark.parametrize("end_at", [ends_by_news, ends_by_position])
+def test_what_is_behind_the_last_message_can_be_skipped_when_that_is_taken(
+    kafka: Kafka, end_at: Callable[[Kafka, int], None]
+) -> None:
     consumer = reading(kafka)
     share = consumer.held[Partition(TOPIC, 0)]
-    kafka.queue = [Message(0, 0), Message(0, 1), End(0, 5)]
+    consumer.fetch([share])
+    kafka.queue = [Message(0, 0), Message(0, 1)]
+    end_at(kafka, 5)
     consumer.gather()
-    assert share.rest is None
+    assert (share.position, share.skippable) == (5, None)
     share.committed = 2
-    assert share.rest == 5
-    kafka.queue = [Message(0, 3)]
+    assert share.skippable == 5
+    share.committed = 5
+    assert share.skippable is None
+    end_at(kafka, 6)
     consumer.gather()
+    assert share.skippable == 6
+    kafka.queue = [Message(0, 7)]
+    kafka.positions[0] = 8
+    consumer.gather()
+    assert (share.position, share.skippable) == (8, None)
+    share.committed = 8
+    assert share.skippable is None, "there is nothing behind the last message"
+
+
+def test_a_position_of_before_a_partition_was_fetched_anew_says_nothing(kafka: Kafka) -> None:
+    """Else what is to be read again would be skipped."""
+    consumer = reading(kafka)
+    share = consumer.held[Partition(TOPIC, 0)]
+    consumer.gather()
+    kafka.positions[0] = 9
+    consumer.forget([share])
     share.committed = 4
-    assert share.rest is None, "what was told before a message says nothing of what is behind it"
+    consumer.gather()  # librdkafka has not got round to it yet
+    assert share.skippable is None
+    kafka.positions[0] = -1001
+    consumer.gather()
+    assert share.skippable is None
+    kafka.positions[0] = 6
+    consumer.gather()
+    assert share.skippable == 6
 
 
 def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
@@ -339,10 +387,10 @@ def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
     consumer.fetch([share])
     kept(consumer, End(0, 5))
     consumer.drop([share])
-    assert share.rest is None
+    assert share.skippable is None
     kept(consumer, End(0, 9))
     consumer.fetch([share])
-    assert (share.reached, share.rest) == (None, None)
+    assert (share.position, share.skippable) == (0, None)
 
 
 def test_lag_is_noted_before_a_partition_is_read_no_more(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ class Placer:
     async def _pass_rest(self) -> None:
         """Move places over what is no message at the end of partitions: it would count as waiting for ever."""
         now_ms = self._clock.steady_ms()
-        rests = {share: rest for share in list(self._consumer.held.values()) if (rest := share.rest) is not None}
+        rests = {share: rest for share in list(self._consumer.held.values()) if (rest := share.skippable) is not None}
         if not rests or now_ms - self._passed_ms < REST_MS:
             return
         self._passed_ms = now_ms
@@ -89,7 +89,7 @@ class Placer:
             await self._overtaken(list(rests))
             return
         for share, rest in rests.items():
-            share.committed = share.expected = rest
+            share.committed = rest
         self._consumer.commit({share.partition: rest for share, rest in rests.items()})
 
     async def _overtaken(self, shares: Sequence[AssignedPartition]) -> None:

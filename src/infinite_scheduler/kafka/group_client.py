@@ -63,6 +63,7 @@ class GroupClient:
         self._topics = list(topics)
         self._client: Consumer | None = None
         self._suffered: KafkaError | None = None
+        self._former: dict[Partition, int] = {}  # positions of before partitions were fetched anew
         self._missing: dict[str, str] = {}  # topics that are not there, or not well, and why
         self._refused: dict[str | None, str] = {}  # by topic, or None for the group: rights that are missing
         self._fatal = False  # librdkafka has given up: only a new one reads on
@@ -129,12 +130,31 @@ class GroupClient:
     def fetch(self, offsets: Mapping[Partition, int]) -> None:
         """Begin to fetch these partitions, each from its offset."""
         begun = [self.at(partition, offset) for partition, offset in offsets.items()]
+        self._former |= self._positions(offsets)
         self._ask(lambda: self.consumer.incremental_assign(begun))
 
     def drop(self, partitions: Collection[Partition]) -> None:
         """Fetch no more of these; what was fetched ahead is dropped."""
         ended = [self.at(partition) for partition in partitions]
         self._ask(lambda: self.consumer.incremental_unassign(ended))
+
+    def positions(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Up to where everything there is was handed out, behind control records and what they have aborted.
+
+        Partitions of which nothing came yet are left out. So is a position of before the partition was fetched anew: it
+        is forgotten by another thread of librdkafka, nobody says when, and would be taken for messages that were read.
+        """
+        found = self._positions(partitions)
+        return {partition: at for partition, at in found.items() if at >= 0 and at != self._former.get(partition)}
+
+    def _positions(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            found = self.consumer.position([self.at(partition) for partition in partitions])
+        except KafkaException:  # the topic has just gone
+            return {}
+        return {Partition(each.topic, each.partition): each.offset for each in found}
 
     def at(self, partition: Partition, offset: int | None = None) -> "TopicPartition":
         """A partition in librdkafka's words."""

@@ -135,7 +135,9 @@ class GroupMember:
         self.fetch(self.held.values())
         self._commit_now()
         first = self._first()
-        return [] if first is None else self._with_more([first])
+        gathered = [] if first is None else self._with_more([first])
+        self._note_positions()
+        return gathered
 
     def gather_more(self) -> Gathered:
         """More of what was left behind by the last gathering: waits for nothing, and begins to read no partition.
@@ -145,7 +147,9 @@ class GroupMember:
         if not self._left or self._stopping.is_set() or self._waits_for_start():
             return []
         self._commit_now()
-        return self._with_more([])
+        gathered = self._with_more([])
+        self._note_positions()
+        return gathered
 
     def _with_more(self, messages: "Iterable[Message]") -> Gathered:
         """These, and the others that have come."""
@@ -207,7 +211,7 @@ class GroupMember:
             offset = message.offset() or 0
             if assigned is None or not assigned.fetching or offset < assigned.expected:
                 continue
-            assigned.expected, assigned.reached = offset + 1, None
+            assigned.expected = assigned.position = offset + 1
             gathered.append((assigned, message))
             its = bytes_of(message)
             size += its
@@ -223,13 +227,17 @@ class GroupMember:
         return None if topic is None or number is None else self.held.get(Partition(topic, number))
 
     def _is_end(self, message: "Message") -> bool:
-        """Is it no message, but the news that a partition has no more?"""
+        """Is it no message, but the news that a partition has no more?
+
+        It comes late, after the time that a fetch waits, but it alone knows of aborted records whose control record is
+        behind the end: what is read ends where the oldest transaction that is still open begins.
+        """
         error = message.error()
         if error is None or error.name() != _AT_END:
             return False
         assigned = self._assigned_to(message)
         if assigned is not None and assigned.fetching:
-            assigned.reached = message.offset()
+            assigned.position = max(assigned.position, message.offset() or 0)
         return True
 
     def _fail(self, error: "KafkaError", message: "Message") -> None:
@@ -248,7 +256,7 @@ class GroupMember:
         if ready:
             self.client.fetch({each.partition: each.committed or 0 for each in ready})
         for each in ready:
-            each.expected, each.reached = each.committed or 0, None
+            each.expected = each.position = each.committed or 0
             each.fetching = True
 
     def drop(self, partitions: Iterable[AssignedPartition]) -> None:
@@ -273,6 +281,12 @@ class GroupMember:
     def holds(self, partition: AssignedPartition) -> bool:
         """Does it still belong to this member?"""
         return self.held.get(partition.partition) is partition
+
+    def _note_positions(self) -> None:
+        """Note how far the partitions were read: control records are handed out to nobody, but are passed."""
+        fetched = [partition for partition, each in self.held.items() if each.fetching]
+        for partition, position in self.client.positions(fetched).items() if fetched else ():
+            self.held[partition].position = max(self.held[partition].position, position)
 
     def note_ends(self) -> None:
         """Note where the partitions end, as far as librdkafka knows without asking."""

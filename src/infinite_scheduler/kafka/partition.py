@@ -24,7 +24,7 @@ class AssignedPartition:
         "is_new",
         "out_of_range",
         "partition",
-        "reached",
+        "position",
         "topic_id",
     )
 
@@ -37,13 +37,14 @@ class AssignedPartition:
         self.fetching = False  # librdkafka fetches it
         self.out_of_range = False  # the topic does not have the offset that was asked for
         self.end: int | None = None
-        self.reached: int | None = None  # the end, where librdkafka has nothing more and no message came since
+        self.position = 0  # while it is fetched: nothing is left before it, not even control or aborted records
 
     @property
-    def rest(self) -> int | None:
-        """The end, if all there is up to there are no messages: marks of transactions, and what was aborted."""
-        is_rest = self.committed is not None and self.committed == self.expected < (self.reached or 0)
-        return self.reached if is_rest and self.fetching else None
+    def skippable(self) -> int | None:
+        """The position, if between the committed offset and it there are control and aborted records only."""
+        if self.committed is None or not self.fetching:
+            return None
+        return self.position if self.expected <= self.committed < self.position else None
 
     @property
     def lag(self) -> int | None:
