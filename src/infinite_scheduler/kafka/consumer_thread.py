@@ -35,7 +35,7 @@ class CallThread:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
-        def errand() -> None:
+        def call() -> None:
             try:
                 set_it: Callable[[Any], None] = answer.set_result
                 found: Any = what()
@@ -44,7 +44,7 @@ class CallThread:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(lambda: None if answer.done() else set_it(found))
 
-        self._queue.put(errand)
+        self._queue.put(call)
         return answer
 
     def close(self) -> None:
@@ -54,8 +54,8 @@ class CallThread:
             self._thread.join(_END_S)
 
     def _run(self) -> None:
-        while (errand := self._queue.get()) is not None:
-            errand()
+        while (call := self._queue.get()) is not None:
+            call()
 
 
 def _as_error(raised: BaseException) -> Exception:
@@ -68,12 +68,12 @@ def _as_error(raised: BaseException) -> Exception:
 
 
 class ConsumerThread:
-    """Does what is asked of the consumer on its thread, and polls while the door waits for something else."""
+    """Does what is asked of a member on its thread, and polls while its owner waits for something else."""
 
     def __init__(self, consumer: GroupMember, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._calls = CallThread("topic")
+        self._calls = CallThread("consumer")
         self._look = look  # called again and again while something on the thread takes long
         self._nap = asyncio.Event()
         self.stopping = False
@@ -114,7 +114,7 @@ class ConsumerThread:
         return await task
 
     async def pause(self, ms: int) -> None:
-        """Wait this long, or until the door stops."""
+        """Wait this long, or until it is stopped."""
         if not self.stopping:
             self._nap.clear()
             await self.wait_for(wait(self._clock, self._nap, ms))

@@ -1,7 +1,7 @@
 """The client of a member of a consumer group: what is asked of librdkafka about topics, and why one cannot be read."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +102,7 @@ class GroupClient:
         group finds out by itself that this member is gone.
         """
         if self._client is not None:
-            leaving = threading.Thread(target=self._client.close, name="leaves-topic", daemon=True)
+            leaving = threading.Thread(target=self._client.close, name="leaves-group", daemon=True)
             leaving.start()
             leaving.join(_LEAVE_S)
         self._client = None
@@ -253,12 +253,13 @@ class GroupClient:
         refused = {topic: told for topic, told in self._refused.items() if topic is not None}
         return {**refused, **self._missing}
 
-    def allowed(self, topics: Collection[str] = ()) -> None:
-        """Messages or partitions of these topics have come, or without any an assignment: no rights are missing."""
-        for topic in topics or self._topics:
-            self._missing.pop(topic, None)
-            self._refused.pop(topic, None)
-        self._refused.pop(None, None)
+    def allowed(self, topics: Iterable[str]) -> None:
+        """Messages or partitions of these topics have come, or an assignment without any: no rights are missing."""
+        if self._missing or self._refused:
+            for topic in set(topics) or self._topics:
+                self._missing.pop(topic, None)
+                self._refused.pop(topic, None)
+            self._refused.pop(None, None)
         self._heard, self._unheard = True, 0
 
     def fail(self, error: "KafkaError", topic: str | None) -> None:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -217,14 +217,14 @@ class GroupMember:
             size += its
             largest = max(largest, its)
         if largest:
-            self.client.allowed({assigned.partition.topic for assigned, _ in gathered[before:]})
+            self.client.allowed(assigned.partition.topic for assigned, _ in gathered[before:])
             self._largest = max(largest, self._largest // 2)
         return size
 
     def _assigned_to(self, message: "Message") -> AssignedPartition | None:
         """The partition that a message belongs to; None if it is not, or no longer, read here."""
-        topic, number = message.topic(), message.partition()
-        return None if topic is None or number is None else self.held.get(Partition(topic, number))
+        key: Any = (message.topic(), message.partition())  # equal to a Partition, and made in a third of the time
+        return self.held.get(key)
 
     def _is_end(self, message: "Message") -> bool:
         """Is it no message, but the news that a partition has no more?
@@ -314,7 +314,7 @@ class GroupMember:
         client.incremental_assign([])
         self.joined = True
         given = [Partition(each.topic, each.partition) for each in partitions]
-        self.client.allowed({partition.topic for partition in given})
+        self.client.allowed(partition.topic for partition in given)
         self.held.update((partition, AssignedPartition(partition)) for partition in given)
 
     def _revoked(self, client: "Consumer", partitions: "Collection[TopicPartition]") -> None:
