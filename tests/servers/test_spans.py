@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from infinite_scheduler import Scheduler
-from infinite_scheduler.cli.explain import explain
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TablesKept
@@ -24,6 +23,7 @@ from infinite_scheduler.testing.store_contract import Bench
 from infinite_scheduler.testing.store_contract.accepting import Accepting
 from infinite_scheduler.testing.store_contract.looking import Looking
 from infinite_scheduler.testing.store_contract.scanning import Scanning
+from infinite_scheduler.views.explain import explain
 from tests.contract.test_statements import StatementsContract
 from tests.services.databases import execute
 from tests.services.server import Kind

@@ -10,7 +10,7 @@ import typer
 
 from infinite_scheduler.cli import run
 from infinite_scheduler.cli.commands import app
-from infinite_scheduler.cli.explain import Reason
+from infinite_scheduler.views.explain import Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]}

@@ -17,12 +17,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from infinite_scheduler.cli.output import Output, console
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso
 from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidRequest, KeyConflict
 from infinite_scheduler.ingest.request import parse_line
 from infinite_scheduler.model import Accepted, JobSpec
+from infinite_scheduler.views.times import iso
 
 BATCH: Final = 1000
 """Jobs in one transaction."""

@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import Any
 
-from infinite_scheduler.cli.explain import LIVING, WORKING, node_state, silence_ms
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.store.base import AppInfo, NodeInfo, Survey
+from infinite_scheduler.views.explain import LIVING, WORKING, node_state, silence_ms
+from infinite_scheduler.views.times import iso, relative, span
 
 NONCE_SHOWN = 6
 LOOK_MS = 250

@@ -10,7 +10,6 @@ import msgspec
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.ingest import configured
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso, relative, when
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.configured import handler_of
 from infinite_scheduler.errors import InvalidRequest, UnknownLetter
@@ -19,6 +18,7 @@ from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.policy.calendar import parse_duration, parse_moment
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState
+from infinite_scheduler.views.times import iso, relative, when
 
 PAGE = 200
 LONGEST_ERROR = 200

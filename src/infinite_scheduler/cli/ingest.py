@@ -8,7 +8,6 @@ import msgspec
 
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso, relative
 from infinite_scheduler.doors import Doors
 from infinite_scheduler.errors import InvalidRequest, PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
@@ -22,6 +21,7 @@ from infinite_scheduler.ingest.status import (
     plan_reset,
 )
 from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.views.times import iso, relative
 
 Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from infinite_scheduler.cli.explain import Explanation, explain
 from infinite_scheduler.cli.session import Session
-from infinite_scheduler.cli.times import iso, relative, when
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Attempt, JobRecord
+from infinite_scheduler.views.explain import Explanation, explain
+from infinite_scheduler.views.times import iso, relative, when
 
 PAGE = 1000
 """How many jobs are asked for at a time, so that a long list needs little memory."""

@@ -12,12 +12,12 @@ from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
 from infinite_scheduler.cli.presence import lack_of_store
 from infinite_scheduler.cli.session import Intent, Session, ask
-from infinite_scheduler.cli.times import when
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, UnknownApp
 from infinite_scheduler.ingest.payload import check_payload
 from infinite_scheduler.model import JobSpec, check_app_name
+from infinite_scheduler.views.times import when
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,12 @@ import msgspec
 
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.times import span
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import PRESETS, Made, WantedTopic, make_topics, preset
 from infinite_scheduler.policy.calendar import parse_duration
+from infinite_scheduler.views.times import span
 
 
 def create_topics(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infinite_scheduler.cli.times import iso, relative, span, when
+from infinite_scheduler.views.times import iso, relative, span, when
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
 from infinite_scheduler.store.base import NodeInfo, ShardInfo, Survey, View
 from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
+from infinite_scheduler.views.times import iso, relative, span
 
 PROGRAM = "infinite-scheduler"
 
