@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from infinite_scheduler import Scheduler
+from infinite_scheduler.cli.jobs import table_of
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TablesKept
@@ -23,7 +24,6 @@ from infinite_scheduler.testing.store_contract import Bench
 from infinite_scheduler.testing.store_contract.accepting import Accepting
 from infinite_scheduler.testing.store_contract.looking import Looking
 from infinite_scheduler.testing.store_contract.scanning import Scanning
-from infinite_scheduler.views.explain import explain
 from tests.contract.test_statements import StatementsContract
 from tests.services.databases import execute
 from tests.services.server import Kind
@@ -129,7 +129,7 @@ async def test_an_app_keeps_the_tables_it_was_made_with_and_the_log_says_so(tmp_
             job = await scheduler.schedule("mail", at="2100-01-01T15:30:00Z")
             soon = await scheduler.schedule("mail", delay="1h")
             record, survey = await scheduler.get(soon.id), await scheduler.survey()
-        assert explain(record, survey, 0, 1000).table == HOURLY.table_of("mail", soon.key)
+        assert table_of(record.job, survey.view) == HOURLY.table_of("mail", soon.key)
         assert DAILY.table_of("mail", job.key) == "mail_scheduled_jobs_later"
         assert [event.tables for event in events if isinstance(event, TablesKept)] == expected
 

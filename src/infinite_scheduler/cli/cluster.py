@@ -1,14 +1,11 @@
 """Commands about apps and nodes."""
 
-from collections import Counter
-from typing import Any
-
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Survey
-from infinite_scheduler.views.explain import LIVING, WORKING, node_state, silence_ms
-from infinite_scheduler.views.times import iso, relative, span
+from infinite_scheduler.views.app import PauseView, app_views
+from infinite_scheduler.views.node import LIVING, DrainView, node_state, node_views
+from infinite_scheduler.views.times import ms_of, relative, span
 
 NONCE_SHOWN = 6
 LOOK_MS = 250
@@ -20,8 +17,8 @@ SHOWN_COUNTS = ("accepted", "done", "failed", "expired", "cancelled", "retried")
 async def list_nodes(session: Session) -> None:
     """Print the nodes that the store knows."""
     survey = await session.client.survey()
-    owned = Counter(info.owner.nonce for info in survey.view.shards)
-    nodes = [_node_data(session, survey, node, owned[node.nonce]) for node in survey.view.nodes]
+    now_ms = session.now_ms
+    nodes = node_views(survey, now_ms, session.lease_ms)
     if session.out.as_json:
         for node in nodes:
             session.out.record(node)
@@ -29,21 +26,20 @@ async def list_nodes(session: Session) -> None:
     if not nodes:
         session.out.note("no node runs: start one with infinite-scheduler serve")
         return
-    now_ms = session.now_ms
     session.out.table(
         ("node", "nonce", "state", "apps", "shards", "started", "last sign of life", "clock"),
         [
             (
-                data["node"],
+                node.node,
                 node.nonce[:NONCE_SHOWN],
-                data["state"],
-                ", ".join(data["apps"]),
-                data["shards"],
-                relative(node.started_ms, now_ms),
-                f"{span(silence_ms(node, survey.view, now_ms))} ago",
+                node.state,
+                ", ".join(node.apps),
+                node.shards,
+                relative(ms_of(node.started_at), now_ms),
+                f"{span(node.silent_ms)} ago",
                 _offset(node.clock_offset_ms),
             )
-            for node, data in zip(survey.view.nodes, nodes, strict=True)
+            for node in nodes
         ],
         whole=("node", "state", "clock"),
         spare=("nonce", "started", "apps"),
@@ -57,21 +53,6 @@ def _offset(offset_ms: int | None) -> str | None:
     return f"{-offset_ms:+}ms" if abs(offset_ms) < 1000 else f"{-offset_ms / 1000:+.1f}s"
 
 
-def _node_data(session: Session, survey: Survey, node: NodeInfo, shards: int) -> dict[str, Any]:
-    return {
-        "node": node.node_id,
-        "nonce": node.nonce,
-        "state": node_state(node, survey.view, session.now_ms, session.lease_ms),
-        "apps": sorted(node.apps),
-        "shards": shards,
-        "started_at": iso(node.started_ms),
-        "beat_at": iso(node.beat_ms),
-        "silent_ms": silence_ms(node, survey.view, session.now_ms),
-        "drain_asked": node.drain_asked,
-        "clock_offset_ms": node.clock_offset_ms,
-    }
-
-
 async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
     """Ask a node to give up what it owns; wait until it has."""
     count = await session.client.drain_node(node_id)
@@ -79,7 +60,7 @@ async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
         session.out.say(f"{_named(node_id, count)} gives up its shards and takes none; it follows within a heartbeat")
     left = await _drained(session, node_id) if wait else await _shards_of(session, node_id)
     if session.out.as_json:
-        session.out.record({"node": node_id, "drain_asked": True, "nodes": count, "shards": left})
+        session.out.record(DrainView(node=node_id, drain_asked=True, nodes=count, shards=left))
     elif wait:
         session.out.say(f"{node_id} owns nothing any more")
 
@@ -89,7 +70,7 @@ async def resume_node(session: Session, node_id: str) -> None:
     count = await session.client.resume_node(node_id)
     if session.out.as_json:
         left = await _shards_of(session, node_id)
-        session.out.record({"node": node_id, "drain_asked": False, "nodes": count, "shards": left})
+        session.out.record(DrainView(node=node_id, drain_asked=False, nodes=count, shards=left))
     else:
         session.out.say(f"{_named(node_id, count)} takes shards again; it follows within a heartbeat")
 
@@ -125,8 +106,7 @@ async def _shards_of(session: Session, node_id: str, *, must_live: bool = False)
 
 async def list_apps(session: Session) -> None:
     """Print the apps that the store knows."""
-    survey = await session.client.survey()
-    apps = [_app_data(session, survey, app) for app in survey.view.apps]
+    apps = app_views(await session.client.survey(), session.now_ms, session.lease_ms)
     if session.out.as_json:
         for app in apps:
             session.out.record(app)
@@ -138,35 +118,17 @@ async def list_apps(session: Session) -> None:
         ("app", "state", "shards", "nodes", *SHOWN_COUNTS),
         [
             (
-                app["app"],
-                "paused" if app["paused"] else "running" if app["nodes"] else "no node",
-                f"{app['shards_owned']}/{app['shards']}",
-                ", ".join(app["nodes"]),
-                *(f"{app['counts'].get(name, 0):,}" for name in SHOWN_COUNTS),
+                app.app,
+                app.state,
+                f"{app.shards_owned}/{app.shards}",
+                ", ".join(app.nodes),
+                *(f"{app.counts.get(name, 0):,}" for name in SHOWN_COUNTS),
             )
             for app in apps
         ],
         whole=("app", "state", "shards", *SHOWN_COUNTS),
         spare=("retried", "expired", "cancelled", "nodes"),
     )
-
-
-def _app_data(session: Session, survey: Survey, app: AppInfo) -> dict[str, Any]:
-    view = survey.view
-    nodes = [
-        node.node_id
-        for node in view.nodes
-        if app.name in node.apps and node_state(node, view, session.now_ms, session.lease_ms) in WORKING
-    ]
-    return {
-        "app": app.name,
-        "paused": app.paused,
-        "shards": app.shards,
-        "shards_owned": sum(info.shard.app == app.name and not info.released for info in view.shards),
-        "nodes": sorted(nodes),
-        "created_at": iso(app.created_ms),
-        "counts": dict(survey.counts.get(app.name, {})),
-    }
 
 
 async def pause_app(session: Session, app: str) -> None:
@@ -183,6 +145,6 @@ async def resume_app(session: Session, app: str) -> None:
 
 async def _print_pause(session: Session, app: str, what: str) -> None:
     if session.out.as_json:
-        session.out.record({"app": app, "paused": what == "paused"})
+        session.out.record(PauseView(app=app, paused=what == "paused"))
     else:
         session.out.say(f"{what} {app}; nodes follow within a heartbeat")

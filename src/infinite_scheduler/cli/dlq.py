@@ -1,8 +1,7 @@
 """Commands about dead letters: list them, show one, and try them again."""
 
-import base64
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -18,7 +17,15 @@ from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.policy.calendar import parse_duration, parse_moment
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState
-from infinite_scheduler.views.times import iso, relative, when
+from infinite_scheduler.views.dead_letter import (
+    LetterView,
+    letter_details,
+    letter_view,
+    replayed,
+    replayed_before,
+    still_bad,
+)
+from infinite_scheduler.views.times import ms_of, relative, when
 
 PAGE = 200
 LONGEST_ERROR = 200
@@ -58,7 +65,7 @@ def read_filters(
 
 async def list_letters(session: Session, query: LetterQuery, limit: int | None) -> None:
     """Print up to `limit` dead letters, or all; a long list as it is read, in JSON."""
-    rows: list[DeadLetter] = []
+    rows: list[LetterView] = []
     cursor, left = query.cursor, limit
     while left is None or left > 0:
         asked = PAGE if left is None else min(left, PAGE)
@@ -68,16 +75,16 @@ async def list_letters(session: Session, query: LetterQuery, limit: int | None) 
             left -= len(found.letters)
         for letter in found.letters:
             if session.out.as_json:
-                session.out.record(_summary(letter))
+                session.out.record(letter_view(letter))
             else:
-                rows.append(msgspec.structs.replace(letter, key=None, value=None, headers=()))
+                rows.append(letter_view(letter))
         if cursor is None:
             break
     if not session.out.as_json:
         _print_list(session, rows, cursor)
 
 
-def _print_list(session: Session, letters: Sequence[DeadLetter], cursor: str | None) -> None:
+def _print_list(session: Session, letters: Sequence[LetterView], cursor: str | None) -> None:
     if not letters:
         session.out.note("no dead letters match")
         return
@@ -88,10 +95,10 @@ def _print_list(session: Session, letters: Sequence[DeadLetter], cursor: str | N
         [
             (
                 letter.id,
-                relative(letter.failed_ms, session.now_ms),
-                letter.source.topic,
-                letter.source.group,
-                letter.source.partition,
+                relative(ms_of(letter.failed_at), session.now_ms),
+                letter.topic,
+                letter.group,
+                letter.partition,
                 letter.offset,
                 letter.state,
                 letter.error if len(letter.error) <= most else f"{letter.error[: most - 3]}...",
@@ -109,23 +116,26 @@ async def show_letter(session: Session, letter_id: str) -> None:
     """Print one dead letter with its message."""
     letter = await _letter(session, letter_id)
     if session.out.as_json:
-        headers = [{"name": name, **_content("value", value)} for name, value in letter.headers]
-        message = {**_content("key", letter.key), **_content("value", letter.value), "headers": headers}
-        session.out.record({**_summary(letter), **message})
-        return
+        session.out.record(letter_details(letter))
+    else:
+        _print_letter(session, letter)
+
+
+def _print_letter(session: Session, letter: DeadLetter) -> None:
+    view = letter_view(letter)
     session.out.facts(
         {
-            "letter": letter.id,
-            "state": letter.state,
+            "letter": view.id,
+            "state": view.state,
             "failed": when(letter.failed_ms, session.now_ms),
-            "error": letter.error,
-            "topic": letter.source.topic,
-            "partition": letter.source.partition,
-            "offset": letter.offset,
-            "group": letter.source.group,
-            "dead letter topic": letter.dlq_topic or "none: it is only here",
-            "job" if letter.state is LetterState.REPLAYED else "note": letter.note,
-            "cut off": f"{letter.cut_bytes:,} bytes, which the store could not take" if letter.cut_bytes else None,
+            "error": view.error,
+            "topic": view.topic,
+            "partition": view.partition,
+            "offset": view.offset,
+            "group": view.group,
+            "dead letter topic": view.dlq_topic or "none: it is only here",
+            "job" if view.state is LetterState.REPLAYED else "note": view.note,
+            "cut off": f"{view.cut_bytes:,} bytes, which the store could not take" if view.cut_bytes else None,
             **{f"header {name}": _readable(value) for name, value in letter.headers},
             "key": _readable(letter.key),
             "value": _readable(letter.value),
@@ -138,34 +148,6 @@ async def _letter(session: Session, letter_id: str) -> DeadLetter:
     if letter is None:
         raise UnknownLetter(letter_id)
     return letter
-
-
-def _summary(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as a line of JSON has it, without its message."""
-    return {
-        "id": letter.id,
-        "state": letter.state,
-        "topic": letter.source.topic,
-        "partition": letter.source.partition,
-        "offset": letter.offset,
-        "group": letter.source.group,
-        "failed_at": iso(letter.failed_ms),
-        "error": letter.error,
-        "dlq_topic": letter.dlq_topic,
-        "note": letter.note,
-        "size": len(letter.value or b""),
-        "cut_bytes": letter.cut_bytes,
-    }
-
-
-def _content(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Bytes in JSON: as text where they are some, in base64 where they are not."""
-    if content is None:
-        return {name: None}
-    try:
-        return {name: content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(content).decode()}
 
 
 def _readable(content: bytes | None) -> str:
@@ -283,9 +265,7 @@ def _moment(session: Session, at: str | None, delay: str | None) -> int | None:
 
 def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> None:
     if session.out.as_json:
-        session.out.record(
-            {"letter": letter.id, "job": accepted.id, "due_ms": accepted.due_ms, "repeated": accepted.repeated}
-        )
+        session.out.record(replayed(letter, accepted))
     elif accepted.repeated:
         session.out.say(f"{letter.id} is job {accepted.id} already")
     else:
@@ -295,13 +275,13 @@ def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> N
 def _print_former(session: Session, letter: DeadLetter) -> None:
     """It was replayed before, and is a job whatever it would be today."""
     if session.out.as_json:
-        session.out.record({"letter": letter.id, "job": letter.note, "due_ms": None, "repeated": True})
+        session.out.record(replayed_before(letter))
     else:
         session.out.say(f"{letter.id} is job {letter.note} already")
 
 
 def _print_refusal(session: Session, letter: DeadLetter, error: str) -> None:
     if session.out.as_json:
-        session.out.record({"letter": letter.id, "job": None, "error": error})
+        session.out.record(still_bad(letter, error))
     else:
         session.out.note(f"{letter.id} is still bad: {error}", style="red")

@@ -1,7 +1,6 @@
 """Commands about the topics that bring jobs: can they be read, how far are they, and set that."""
 
 from collections.abc import Sequence
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -11,17 +10,10 @@ from infinite_scheduler.cli.session import Session
 from infinite_scheduler.doors import Doors
 from infinite_scheduler.errors import InvalidRequest, PlacesMoved
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.status import (
-    Change,
-    PartitionStatus,
-    Reset,
-    TopicStatus,
-    look,
-    parse_reset,
-    plan_reset,
-)
+from infinite_scheduler.ingest.status import Change, Reset, look, parse_reset, plan_reset
 from infinite_scheduler.kafka.admin import Admin
-from infinite_scheduler.views.times import iso, relative
+from infinite_scheduler.views.times import ms_of, relative
+from infinite_scheduler.views.topic import OffsetView, PartitionView, TopicView, offset_views, reset_view, topic_view
 
 Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
 
@@ -74,78 +66,53 @@ async def show_status(session: Session, topic: str | None, group: str | None) ->
             if group is not None
             else "the configuration names no topics: add [[ingest]] with a topic, or say which with --topic NAME"
         )
-    found = [await look(config, session.client.inbox) for config in configs]
-    for status in found:
+    found = [topic_view(await look(config, session.client.inbox)) for config in configs]
+    for view in found:
         if session.out.as_json:
-            session.out.record(_status_data(status))
+            session.out.record(view)
         else:
-            _print_status(session, status)
-    return 0 if all(status.ready for status in found) else NOT_READY
+            _print_status(session, view)
+    return 0 if all(view.ready for view in found) else NOT_READY
 
 
-def _status_data(status: TopicStatus) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(status)
-    data["dead_letters"] = data.pop("letters")
-    return {
-        "topic": data.pop("topic"),
-        "group": data.pop("group"),
-        "ready": status.ready,
-        "lag": status.lag,
-        **data,
-        "partitions": [_partition_data(partition) for partition in status.partitions],
-    }
-
-
-def _partition_data(partition: PartitionStatus) -> dict[str, Any]:
-    return {
-        "partition": partition.partition,
-        "place": partition.place,
-        "committed": partition.committed,
-        "earliest": partition.earliest,
-        "end": partition.end,
-        "lag": partition.lag,
-        "moved_at": None if partition.moved_ms is None else iso(partition.moved_ms),
-    }
-
-
-def _print_status(session: Session, status: TopicStatus) -> None:
+def _print_status(session: Session, view: TopicView) -> None:
     out = session.out
     out.facts(
         {
-            "topic": status.topic,
-            "state": "ready" if status.ready else "not ready",
-            "group": status.group if status.state is None else f"{status.group}, {status.state}",
-            "brokers": ", ".join(status.brokers) or f"none at {status.servers}",
-            "read by": _members(status),
-            "lag": None if status.lag is None else f"{status.lag:,}",
-            "dead letters": ", ".join(f"{count:,} {state}" for state, count in status.letters.items()),
-            "their topic": status.dlq_topic,
+            "topic": view.topic,
+            "state": "ready" if view.ready else "not ready",
+            "group": view.group if view.state is None else f"{view.group}, {view.state}",
+            "brokers": ", ".join(view.brokers) or f"none at {view.servers}",
+            "read by": _members(view),
+            "lag": None if view.lag is None else f"{view.lag:,}",
+            "dead letters": ", ".join(f"{count:,} {state}" for state, count in view.dead_letters.items()),
+            "their topic": view.dlq_topic,
         }
     )
-    if status.partitions:
+    if view.partitions:
         out.table(
             ("partition", "place", "committed", "earliest", "end", "lag", "moved"),
-            [_row(partition, session.now_ms) for partition in status.partitions],
+            [_row(partition, session.now_ms) for partition in view.partitions],
             whole=("partition", "place", "lag"),
             spare=("moved", "earliest", "committed"),
         )
-    for problem in status.problems:
+    for problem in view.problems:
         out.say(f"Not ready: {problem}", style="bold red")
-    for note in status.notes:
+    for note in view.notes:
         out.say(f"- {note}")
     out.say("")
 
 
-def _members(status: TopicStatus) -> str | None:
-    members = status.members
+def _members(view: TopicView) -> str | None:
+    members = view.members
     if members is None:
-        return None if status.problems else "not known: these brokers do not tell"
+        return None if view.problems else "not known: these brokers do not tell"
     return ", ".join(sorted({f"{name} ({count})" if (count := members.count(name)) > 1 else name for name in members}))
 
 
-def _row(partition: PartitionStatus, now_ms: int) -> Sequence[object]:
+def _row(partition: PartitionView | OffsetView, now_ms: int) -> Sequence[object]:
     numbers = (partition.place, partition.committed, partition.earliest, partition.end, partition.lag)
-    moved = None if partition.moved_ms is None else relative(partition.moved_ms, now_ms)
+    moved = None if partition.moved_at is None else relative(ms_of(partition.moved_at), now_ms)
     return (partition.partition, *("-" if number is None else f"{number:,}" for number in numbers), moved)
 
 
@@ -159,22 +126,22 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
         key = (place.source.group, place.source.topic)
         if key not in configs:
             configs[key] = _unconfigured(session, key[1], key[0])
-    found = [await look(config, session.client.inbox) for _, config in sorted(configs.items())]
-    rows = [(status, partition) for status in found for partition in status.partitions]
+    found = [topic_view(await look(config, session.client.inbox)) for _, config in sorted(configs.items())]
+    rows = [row for view in found for row in offset_views(view)]
     if session.out.as_json:
-        for status, partition in rows:
-            session.out.record({"group": status.group, "topic": status.topic, **_partition_data(partition)})
+        for row in rows:
+            session.out.record(row)
     elif rows:
         session.out.table(
             ("group", "topic", "partition", "place", "committed", "earliest", "end", "lag", "moved"),
-            [(status.group, status.topic, *_row(partition, session.now_ms)) for status, partition in rows],
+            [(row.group, row.topic, *_row(row, session.now_ms)) for row in rows],
             whole=("topic", "partition", "place", "lag"),
             spare=("moved", "earliest", "committed", "group"),
         )
     else:
         session.out.note("nothing was read from a topic yet")
-    for status in found:
-        for text in (*(problem for problem in status.problems if not status.brokers), *status.notes):
+    for view in found:
+        for text in (*(problem for problem in view.problems if not view.brokers), *view.notes):
             session.out.note(text)
 
 
@@ -266,11 +233,8 @@ def _count(messages: int) -> str:
 
 def _print_changes(session: Session, changes: Sequence[Change]) -> None:
     for change in changes:
-        source = change.move.source
+        view = reset_view(change)
         if session.out.as_json:
-            moved = {"from": change.move.seen, "to": change.move.next}
-            session.out.record({**msgspec.to_builtins(source), **moved, "earliest": change.earliest, "end": change.end})
+            session.out.record(view)
         else:
-            session.out.say(
-                f"{source.topic}:{source.partition} of group {source.group} goes on at {change.move.next:,}"
-            )
+            session.out.say(f"{view.topic}:{view.partition} of group {view.group} goes on at {view.to:,}")

@@ -3,73 +3,40 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import Attempt, JobRecord
+from infinite_scheduler.model import Job, JobRecord
+from infinite_scheduler.store.base import View
+from infinite_scheduler.store.sql.tables import DAILY, span_of
 from infinite_scheduler.views.explain import Explanation, explain
-from infinite_scheduler.views.times import iso, relative, when
+from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_view
+from infinite_scheduler.views.times import ms_of, relative, when
 
 PAGE = 1000
 """How many jobs are asked for at a time, so that a long list needs little memory."""
 
 
-def as_data(record: JobRecord) -> dict[str, Any]:
-    """A job as a line of JSON has it."""
-    job = record.job
-    return {
-        "id": job.id,
-        "app": job.app,
-        "status": record.status,
-        "due_at": iso(job.due_ms),
-        "due_ms": job.due_ms,
-        "scheduled_time": iso(job.scheduled_ms),
-        "data": msgspec.Raw(job.payload),
-        "attempt": job.attempt,
-        "priority": job.priority.name.lower(),
-        "job_name": job.job_name,
-        "group": job.group,
-        "tags": job.tags,
-        "request_id": job.request_id,
-        "idempotency_key": record.idempotency_key,
-        "created_at": iso(job.created_ms),
-        "finished_at": None if record.finished_ms is None else iso(record.finished_ms),
-        "error": record.error,
-    }
-
-
-def _attempt_data(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "attempt": attempt.attempt,
-        "started_at": iso(attempt.started_ms),
-        "finished_at": None if attempt.finished_ms is None else iso(attempt.finished_ms),
-        "node": attempt.node,
-        "error": attempt.error,
-    }
-
-
 async def list_jobs(session: Session, filters: Mapping[str, Any], limit: int, cursor: str | None) -> None:
     """Print up to `limit` jobs; a long list as it is read, in JSON."""
-    rows: list[JobRecord] = []
+    rows: list[JobView] = []
     left = limit
     while left:
         found = await session.client.find(**filters, limit=min(left, PAGE), cursor=cursor)
         left -= len(found.records)
         cursor = found.cursor
-        if session.out.as_json:
-            for record in found.records:
-                session.out.record(as_data(record))
-        else:
-            rows += found.records
+        for record in found.records:
+            if session.out.as_json:
+                session.out.record(job_view(record))
+            else:
+                rows.append(job_view(record))
         if cursor is None:
             break
     if not session.out.as_json:
         _print_list(session, rows, cursor)
 
 
-def _print_list(session: Session, records: list[JobRecord], cursor: str | None) -> None:
-    if not records:
+def _print_list(session: Session, jobs: list[JobView], cursor: str | None) -> None:
+    if not jobs:
         session.out.note("no jobs match")
         return
     now_ms = session.now_ms
@@ -77,17 +44,17 @@ def _print_list(session: Session, records: list[JobRecord], cursor: str | None) 
         ("job", "app", "status", "due", "when", "attempt", "priority", "name", "tags"),
         [
             (
-                record.id,
-                record.job.app,
-                record.status,
-                iso(record.job.due_ms),
-                relative(record.job.due_ms, now_ms),
-                record.job.attempt,
-                record.job.priority.name.lower(),
-                record.job.job_name,
-                ", ".join(record.job.tags),
+                job.id,
+                job.app,
+                job.status,
+                job.due_at,
+                relative(job.due_ms, now_ms),
+                job.attempt,
+                job.priority,
+                job.job_name,
+                ", ".join(job.tags),
             )
-            for record in records
+            for job in jobs
         ],
         whole=("job", "status", "due", "when"),
         spare=("tags", "name", "priority", "attempt", "due", "app"),
@@ -98,41 +65,39 @@ def _print_list(session: Session, records: list[JobRecord], cursor: str | None) 
 
 async def show_job(session: Session, job_id: str) -> None:
     """Print one job with its attempts."""
-    _print_job(session, await session.client.get(job_id))
-
-
-def _print_job(session: Session, record: JobRecord) -> None:
+    job = job_details(await session.client.get(job_id))
     if session.out.as_json:
-        session.out.record({**as_data(record), "attempts": [_attempt_data(a) for a in record.attempts]})
-        return
-    now_ms, job = session.now_ms, record.job
+        session.out.record(job)
+    else:
+        _print_job(session, job)
+
+
+def _print_job(session: Session, job: JobDetails) -> None:
+    now_ms = session.now_ms
     session.out.facts(
         {
-            "job": record.id,
+            "job": job.id,
             "app": job.app,
-            "status": record.status,
+            "status": job.status,
             "due": when(job.due_ms, now_ms),
-            "scheduled for": when(job.scheduled_ms, now_ms) if job.scheduled_ms != job.due_ms else None,
+            "scheduled for": when(ms_of(job.scheduled_time), now_ms) if job.scheduled_time != job.due_at else None,
             "attempt": job.attempt,
-            "priority": job.priority.name.lower(),
+            "priority": job.priority,
             "name": job.job_name,
             "group": job.group,
             "tags": ", ".join(job.tags),
             "request id": job.request_id,
-            "idempotency key": record.idempotency_key,
-            "created": when(job.created_ms, now_ms),
-            "finished": None if record.finished_ms is None else when(record.finished_ms, now_ms),
-            "error": record.error,
-            "data": job.payload.decode(),
+            "idempotency key": job.idempotency_key,
+            "created": when(ms_of(job.created_at), now_ms),
+            "finished": None if job.finished_at is None else when(ms_of(job.finished_at), now_ms),
+            "error": job.error,
+            "data": bytes(job.data).decode(),
         }
     )
-    if record.attempts:
+    if job.attempts:
         session.out.table(
             ("attempt", "started", "ended", "node", "error"),
-            [
-                (a.attempt, iso(a.started_ms), "runs" if a.finished_ms is None else iso(a.finished_ms), a.node, a.error)
-                for a in record.attempts
-            ],
+            [(a.attempt, a.started_at, a.finished_at or "runs", a.node, a.error) for a in job.attempts],
             whole=("attempt",),
         )
 
@@ -161,7 +126,7 @@ async def retry_job(session: Session, job_id: str) -> None:
 
 def _print_change(session: Session, what: str, record: JobRecord) -> None:
     if session.out.as_json:
-        session.out.record(as_data(record))
+        session.out.record(job_view(record))
     elif record.status.final:
         session.out.say(f"{what} {record.id}")
     else:
@@ -172,17 +137,18 @@ async def explain_job(session: Session, job_id: str) -> None:
     """Say where a job is, who owns it, and why it has not fired."""
     record = await session.client.get(job_id)
     survey = await session.client.survey()
-    answer = explain(record, survey, session.now_ms, session.lease_ms)
+    table = table_of(record.job, survey.view)
+    answer = explain(record, survey, table=table, now_ms=session.now_ms, lease_ms=session.lease_ms)
     if session.out.as_json:
-        session.out.record(_explanation_data(answer))
+        session.out.record(answer)
     else:
         _print_explanation(session, answer)
 
 
-def _explanation_data(answer: Explanation) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(answer)
-    data["due_at"] = iso(answer.due_ms)
-    return data
+def table_of(job: Job, view: View) -> str:
+    """The table that a SQL store keeps this job in."""
+    span = next((span_of(app.span) for app in view.apps if app.name == job.app), DAILY)
+    return span.table_of(job.app, job.key)
 
 
 def _print_explanation(session: Session, answer: Explanation) -> None:

@@ -47,7 +47,7 @@ class Output:
         self.console = console()
         self.errors = console(stderr=True)
 
-    def record(self, record: Mapping[str, Any]) -> None:
+    def record(self, record: msgspec.Struct | Mapping[str, Any]) -> None:
         """One JSON object on a line of its own."""
         print(msgspec.json.encode(record).decode())
 

@@ -17,6 +17,7 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, UnknownApp
 from infinite_scheduler.ingest.payload import check_payload
 from infinite_scheduler.model import JobSpec, check_app_name
+from infinite_scheduler.views.job import accepted_view
 from infinite_scheduler.views.times import when
 
 
@@ -62,7 +63,7 @@ def _spec(wish: Wish, settings: Settings) -> JobSpec:
 async def _accept(session: Session, spec: JobSpec) -> None:
     accepted = (await session.client.submit([spec]))[0]
     if session.out.as_json:
-        session.out.record({"id": accepted.id, "due_ms": accepted.due_ms, "repeated": accepted.repeated})
+        session.out.record(accepted_view(accepted))
         return
     what = "known already by its idempotency key:" if accepted.repeated else "scheduled"
     session.out.say(f"{what} {accepted.id} for {spec.app}, due {when(accepted.due_ms, session.now_ms)}")

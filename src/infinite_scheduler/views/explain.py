@@ -1,14 +1,14 @@
 """Why a job has not fired: a pure judgement over its record and a survey of the cluster."""
 
 import enum
-from collections.abc import Mapping
 
 import msgspec
 
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
-from infinite_scheduler.store.base import NodeInfo, ShardInfo, Survey, View
-from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
-from infinite_scheduler.views.times import iso, relative, span
+from infinite_scheduler.store.base import Survey
+from infinite_scheduler.views.node import LIVING, WORKING, NodeState, node_states, silence_ms
+from infinite_scheduler.views.shard import OwnerView, shard_view
+from infinite_scheduler.views.times import IsoTime, iso, relative, span
 
 PROGRAM = "infinite-scheduler"
 
@@ -32,32 +32,6 @@ class Reason(enum.StrEnum):
     WAITS_FOR_PLACE = "waits_for_place"
 
 
-class NodeState(enum.StrEnum):
-    """How a node looks from outside."""
-
-    ALIVE = "alive"
-    LEAVING = "leaving"
-    DRAINING = "draining"
-    DRAINED = "drained"
-    CLOCK_OFF = "clock off"
-    SILENT = "silent"
-    DEAD = "dead"
-
-
-LIVING = (NodeState.ALIVE, NodeState.LEAVING, NodeState.DRAINING, NodeState.DRAINED, NodeState.CLOCK_OFF)
-WORKING = (NodeState.ALIVE, NodeState.LEAVING)
-"""The states of nodes that live, and of those among them that do not hold back."""
-
-
-class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns the shard of a job; `state` is None when the store has no row of that node."""
-
-    node: str
-    nonce: str
-    epoch: int
-    state: NodeState | None
-
-
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job is, who decides about it, and why it has not fired."""
 
@@ -66,7 +40,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     attempt: int
     due_ms: int
-    table: str
+    table: str  # where the store keeps it
     shard: int
     owner: OwnerView | None
     line_ms: int | None
@@ -74,53 +48,32 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     why: str
     notes: tuple[str, ...] = ()
+    due_at: IsoTime
 
 
-def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeState:
-    """Whether a node lives, as far as one look can tell."""
-    if node.nonce in view.dead:
-        return NodeState.DEAD
-    if silence_ms(node, view, now_ms) > lease_ms:
-        return NodeState.SILENT
-    if node.clock_off:
-        return NodeState.CLOCK_OFF
-    if node.drain_asked:
-        owns = any(info.owner.nonce == node.nonce for info in view.shards)
-        return NodeState.DRAINING if owns or not node.draining else NodeState.DRAINED
-    return NodeState.LEAVING if node.draining else NodeState.ALIVE
-
-
-def silence_ms(node: NodeInfo, view: View, now_ms: int) -> int:
-    """How long ago its last sign of life was: by the store's clock, where it has one and the node has compared."""
-    if view.clock is None or node.clock_offset_ms is None:
-        return max(0, now_ms - node.beat_ms)
-    return max(0, view.clock.store_ms - (node.beat_ms + node.clock_offset_ms))
-
-
-def explain(record: JobRecord, survey: Survey, now_ms: int, lease_ms: int) -> Explanation:
-    """Judge one job at one moment."""
-    return _Case(record, survey, now_ms, lease_ms).explanation()
+def explain(record: JobRecord, survey: Survey, *, table: str, now_ms: int, lease_ms: int) -> Explanation:
+    """Judge one job at one moment; `table` says where the store keeps it."""
+    return _Case(record, survey, now_ms, lease_ms).explanation(table)
 
 
 class _Case:
     """One job, and what the survey says about its surroundings."""
 
     def __init__(self, record: JobRecord, survey: Survey, now_ms: int, lease_ms: int) -> None:
-        self.record, self.job, self.now_ms, self.lease_ms = record, record.job, now_ms, lease_ms
+        self.record, self.job, self.now_ms = record, record.job, now_ms
         self.view = survey.view
         self.paused = any(app.paused for app in self.view.apps if app.name == self.job.app)
-        self.states: Mapping[str, NodeState] = {
-            node.nonce: node_state(node, self.view, now_ms, lease_ms) for node in self.view.nodes
-        }
+        self.states = node_states(self.view, now_ms, lease_ms)
         self.nodes = {node.nonce: node for node in self.view.nodes}
         living = [node for node in self.view.nodes if self.job.app in node.apps and self.states[node.nonce] in LIVING]
         self.able = [node for node in living if self.states[node.nonce] in WORKING]
         self.holding_back = [node for node in living if self.states[node.nonce] not in WORKING]
         wanted = Shard(self.job.app, self.job.shard)
-        self.shard: ShardInfo | None = next((info for info in self.view.shards if info.shard == wanted), None)
-        self.owner = self._owner()
+        found = next((info for info in self.view.shards if info.shard == wanted), None)
+        self.shard = None if found is None else shard_view(found, self.nodes, self.states)
+        self.owner = None if self.shard is None else self.shard.owner
 
-    def explanation(self) -> Explanation:
+    def explanation(self, table: str) -> Explanation:
         reason, why = self._judge()
         return Explanation(
             id=self.job.id,
@@ -128,7 +81,7 @@ class _Case:
             status=self.record.status,
             attempt=self.job.attempt,
             due_ms=self.job.due_ms,
-            table=self._span().table_of(self.job.app, self.job.key),
+            table=table,
             shard=self.job.shard,
             owner=self.owner,
             line_ms=self.shard.line_ms if self.shard else None,
@@ -136,18 +89,7 @@ class _Case:
             reason=reason,
             why=why,
             notes=() if self.record.status.final else tuple(self._notes(reason)),
-        )
-
-    def _span(self) -> Span:
-        return next((span_of(app.span) for app in self.view.apps if app.name == self.job.app), DAILY)
-
-    def _owner(self) -> OwnerView | None:
-        if self.shard is None or self.shard.released:
-            return None
-        nonce, epoch = self.shard.owner
-        node = self.nodes.get(nonce)
-        return OwnerView(
-            node=node.node_id if node else "unknown", nonce=nonce, epoch=epoch, state=self.states.get(nonce)
+            due_at=iso(self.job.due_ms),
         )
 
     def _judge(self) -> tuple[Reason, str]:

@@ -1,15 +1,31 @@
-"""Moments and lengths of time as people read them on a terminal."""
+"""Moments and lengths of time as people read them."""
 
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
 
 from infinite_scheduler.model import moment
+
+IsoTime = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+"""A moment in UTC, to the millisecond: 2030-01-31T09:00:00.000Z."""
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
-def iso(ms: int) -> str:
+def iso(ms: int) -> IsoTime:
     """The moment in UTC, to the millisecond."""
     return moment(ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
+
+
+def iso_or_none(ms: int | None) -> IsoTime | None:
+    """The moment in UTC, if there is one."""
+    return None if ms is None else iso(ms)
+
+
+def ms_of(text: IsoTime) -> int:
+    """The milliseconds since the epoch that `iso` made this text of."""
+    return (datetime.fromisoformat(text) - moment(0)) // timedelta(milliseconds=1)
 
 
 def span(ms: int) -> str:
