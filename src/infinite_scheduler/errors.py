@@ -25,17 +25,36 @@ SchedulerError
 └── ShardLost                 another node owns the shard now
 """
 
+import enum
 from collections.abc import Iterable
+from typing import ClassVar
+
+
+class ErrorKind(enum.StrEnum):
+    """What is wrong, in one word; a door takes from it what it answers with, the command line its exit code."""
+
+    INVALID = "invalid"  # the request cannot be understood, or asks for what is not allowed
+    UNKNOWN_APP = "unknown_app"  # the request names an app that the store does not know
+    KEY_CONFLICT = "key_conflict"  # the request contradicts an earlier one with the same idempotency key
+    MISCONFIGURED = "misconfigured"  # an operator must change settings, a handler or the store
+    NOT_FOUND = "not_found"  # the store has no such job, node or dead letter
+    TOO_LATE = "too_late"  # it was possible, but something else happened before
+    UNAVAILABLE = "unavailable"  # nothing was decided, and trying again may help
+    BROKEN = "broken"  # somebody must repair the store
+    FAILED = "failed"  # something inside of a node failed that whoever asks cannot change
 
 
 class SchedulerError(Exception):
     """The root of all errors of infinite_scheduler."""
 
+    kind: ClassVar[ErrorKind] = ErrorKind.FAILED
     retryable = False
 
 
 class InvalidRequest(SchedulerError):
     """The caller must change something before trying again."""
+
+    kind = ErrorKind.INVALID
 
 
 class InvalidTime(InvalidRequest):
@@ -49,6 +68,8 @@ class InvalidPayload(InvalidRequest):
 class UnknownApp(InvalidRequest):
     """The store knows no app of this name."""
 
+    kind = ErrorKind.UNKNOWN_APP
+
     def __init__(self, app: str, known: Iterable[str]) -> None:
         self.app = app
         self.known = tuple(sorted(known))
@@ -58,6 +79,8 @@ class UnknownApp(InvalidRequest):
 
 class KeyConflict(InvalidRequest):
     """An idempotency key was used before for a job with another content."""
+
+    kind = ErrorKind.KEY_CONFLICT
 
     def __init__(self, app: str, key: str, job_id: str) -> None:
         self.app = app
@@ -72,17 +95,25 @@ class KeyConflict(InvalidRequest):
 class HandlerError(InvalidRequest):
     """A handler cannot be found, imported or registered."""
 
+    kind = ErrorKind.MISCONFIGURED
+
 
 class ConfigError(InvalidRequest):
     """A setting is wrong or unknown."""
+
+    kind = ErrorKind.MISCONFIGURED
 
 
 class StoreMismatch(InvalidRequest):
     """The store has another schema, or was made with other settings."""
 
+    kind = ErrorKind.MISCONFIGURED
+
 
 class UnknownJob(SchedulerError):
     """The store has no such job."""
+
+    kind = ErrorKind.NOT_FOUND
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id}: never accepted by this store, or older than its retention")
@@ -90,6 +121,8 @@ class UnknownJob(SchedulerError):
 
 class UnknownNode(SchedulerError):
     """The store has no node of this name."""
+
+    kind = ErrorKind.NOT_FOUND
 
     def __init__(self, node_id: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(known)) or "none: no node runs"
@@ -99,6 +132,8 @@ class UnknownNode(SchedulerError):
 class UnknownLetter(SchedulerError):
     """The store has no such dead letter."""
 
+    kind = ErrorKind.NOT_FOUND
+
     def __init__(self, letter_id: str) -> None:
         super().__init__(f"no dead letter {letter_id}: never written by this store, or older than its retention")
 
@@ -106,14 +141,19 @@ class UnknownLetter(SchedulerError):
 class PlacesMoved(SchedulerError):
     """The place in a partition is not where it was: another consumer of the group has read on, or it was reset."""
 
+    kind = ErrorKind.TOO_LATE
+
 
 class TooLate(SchedulerError):
     """The job is handed over or settled, so it cannot be changed any more."""
+
+    kind = ErrorKind.TOO_LATE
 
 
 class Unavailable(SchedulerError):
     """Nothing was decided; the same call may work a moment later."""
 
+    kind = ErrorKind.UNAVAILABLE
     retryable = True
 
 
@@ -132,9 +172,13 @@ class BrokerUnavailable(Unavailable):
 class HandlerTimeout(Unavailable):
     """A handler ran past its time-out."""
 
+    kind = ErrorKind.FAILED
+
 
 class WorkerDied(Unavailable):
     """A handler ended the worker process it ran in."""
+
+    kind = ErrorKind.FAILED
 
 
 class SendError(SchedulerError):
@@ -149,6 +193,8 @@ class SendError(SchedulerError):
 
 class StoreBroken(SchedulerError):
     """The store cannot be used until somebody repairs it: read-only, corrupt, no space."""
+
+    kind = ErrorKind.BROKEN
 
 
 class ShardLost(SchedulerError):

@@ -71,6 +71,12 @@ def test_every_exit_code_is_in_the_page() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", SHARED, re.MULTILINE)} == codes
 
 
+def test_every_kind_of_error_stands_beside_its_exit_code() -> None:
+    cells = re.findall(r"^\| (\d+) \| ([^|]*)\|", SHARED, re.MULTILINE)
+    told = {kind: int(code) for code, kinds in cells for kind in re.findall(r"`(\w+)`", kinds)}
+    assert told == run.EXIT_CODES
+
+
 def test_every_reason_is_in_the_page() -> None:
     section = SECTIONS["infinite-scheduler explain"]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(Reason)

@@ -8,46 +8,64 @@ import pytest
 
 from infinite_scheduler import errors
 from infinite_scheduler.cli import commands
-from infinite_scheduler.cli.run import code_of, run
+from infinite_scheduler.cli.run import EXIT_CODES, run
 
-CODES = [
-    (errors.InvalidRequest("x"), 2),
-    (errors.InvalidTime("x"), 2),
-    (errors.InvalidPayload("x"), 2),
-    (errors.UnknownApp("a", []), 2),
-    (errors.KeyConflict("a", "k", "id"), 2),
-    (errors.HandlerError("x"), 2),
-    (errors.ConfigError("x"), 2),
-    (errors.StoreMismatch("x"), 2),
-    (errors.UnknownJob("id"), 3),
-    (errors.UnknownNode("n2", ["n1"]), 3),
-    (errors.UnknownLetter("id"), 3),
-    (errors.TooLate("x"), 4),
-    (errors.PlacesMoved("x"), 4),
-    (errors.Unavailable("x"), 5),
-    (errors.StoreUnavailable("x"), 5),
-    (errors.StoreBusy("x"), 5),
-    (errors.BrokerUnavailable("x"), 5),
-    (errors.StoreBroken("x"), 5),
-    (errors.SendError("x", code="_X", retryable=True), 1),
-    (errors.HandlerTimeout("x"), 1),
-    (errors.WorkerDied("x"), 1),
-    (errors.ShardLost("x"), 1),
-    (errors.SchedulerError("x"), 1),
+KINDS = [
+    (errors.InvalidRequest, "invalid", 2),
+    (errors.InvalidTime, "invalid", 2),
+    (errors.InvalidPayload, "invalid", 2),
+    (errors.UnknownApp, "unknown_app", 2),
+    (errors.KeyConflict, "key_conflict", 2),
+    (errors.HandlerError, "misconfigured", 2),
+    (errors.ConfigError, "misconfigured", 2),
+    (errors.StoreMismatch, "misconfigured", 2),
+    (errors.UnknownJob, "not_found", 3),
+    (errors.UnknownNode, "not_found", 3),
+    (errors.UnknownLetter, "not_found", 3),
+    (errors.TooLate, "too_late", 4),
+    (errors.PlacesMoved, "too_late", 4),
+    (errors.Unavailable, "unavailable", 5),
+    (errors.StoreUnavailable, "unavailable", 5),
+    (errors.StoreBusy, "unavailable", 5),
+    (errors.BrokerUnavailable, "unavailable", 5),
+    (errors.StoreBroken, "broken", 5),
+    (errors.SendError, "failed", 1),
+    (errors.HandlerTimeout, "failed", 1),
+    (errors.WorkerDied, "failed", 1),
+    (errors.ShardLost, "failed", 1),
+    (errors.SchedulerError, "failed", 1),
 ]
 
 
-@pytest.mark.parametrize(("error", "code"), CODES)
-def test_every_error_has_its_exit_code(error: errors.SchedulerError, code: int) -> None:
-    assert code_of(error) == code
+@pytest.mark.parametrize(("error", "kind", "code"), KINDS)
+def test_every_error_has_its_kind_and_that_its_exit_code(
+    error: type[errors.SchedulerError], kind: str, code: int
+) -> None:
+    assert error.kind == kind
+    assert EXIT_CODES[error.kind] == code
 
 
-def test_no_error_of_the_tree_is_without_a_decided_code() -> None:
+def test_no_error_of_the_tree_is_without_a_decided_kind() -> None:
     def below(kind: type[errors.SchedulerError]) -> set[type[errors.SchedulerError]]:
         return {kind}.union(*(below(inner) for inner in kind.__subclasses__()))
 
-    ours = {kind for kind in below(errors.SchedulerError) if kind.__module__ == errors.__name__}
-    assert ours == {type(error) for error, _ in CODES}
+    ours = {kind for kind in below(errors.SchedulerError) if kind.__module__.startswith("infinite_scheduler.")}
+    assert ours == {error for error, _, _ in KINDS}
+
+
+def test_every_kind_of_error_occurs_and_has_an_exit_code() -> None:
+    assert {kind for _, kind, _ in KINDS} == set(errors.ErrorKind) == set(EXIT_CODES)
+
+
+def test_an_error_ends_a_command_with_the_code_of_its_kind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise errors.TooLate("it is done")
+
+    monkeypatch.setattr("infinite_scheduler.cli.session.ask", refuse)
+    assert run(["nodes"]) == 4
+    assert capsys.readouterr().err == "error: it is done\n"
 
 
 @pytest.mark.parametrize(

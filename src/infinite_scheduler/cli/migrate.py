@@ -97,7 +97,7 @@ def _notes(settings: Settings, infos: Sequence[AppInfo]) -> list[str]:
 
 def _show(report: Report, out: Output) -> None:
     if out.as_json:
-        out.record(msgspec.to_builtins(report))
+        out.record(report)
         return
     for line in _lines(report):
         out.say(line)

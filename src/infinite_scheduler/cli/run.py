@@ -6,26 +6,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import typer
 
 from infinite_scheduler.cli.commands import app
 from infinite_scheduler.cli.completion import rejoin_words
-from infinite_scheduler.errors import (
-    HandlerTimeout,
-    InvalidRequest,
-    PlacesMoved,
-    SchedulerError,
-    StoreBroken,
-    TooLate,
-    Unavailable,
-    UnknownJob,
-    UnknownLetter,
-    UnknownNode,
-    WorkerDied,
-)
+from infinite_scheduler.errors import ErrorKind, SchedulerError
 
 PROGRAM: Final = "infinite-scheduler"
 COMPLETION: Final = "_INFINITE_SCHEDULER_COMPLETE"
@@ -39,18 +27,17 @@ TOO_LATE: Final = 4
 NO_STORE: Final = 5
 INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells have it
 
-_CODES: Final[Sequence[tuple[type[SchedulerError], int]]] = (
-    (InvalidRequest, BAD_INPUT),
-    (UnknownJob, NOT_FOUND),
-    (UnknownLetter, NOT_FOUND),
-    (UnknownNode, NOT_FOUND),
-    (PlacesMoved, TOO_LATE),
-    (TooLate, TOO_LATE),
-    (HandlerTimeout, FAILURE),
-    (WorkerDied, FAILURE),
-    (Unavailable, NO_STORE),
-    (StoreBroken, NO_STORE),
-)
+EXIT_CODES: Final[Mapping[ErrorKind, int]] = {
+    ErrorKind.INVALID: BAD_INPUT,
+    ErrorKind.UNKNOWN_APP: BAD_INPUT,
+    ErrorKind.KEY_CONFLICT: BAD_INPUT,
+    ErrorKind.MISCONFIGURED: BAD_INPUT,
+    ErrorKind.NOT_FOUND: NOT_FOUND,
+    ErrorKind.TOO_LATE: TOO_LATE,
+    ErrorKind.UNAVAILABLE: NO_STORE,
+    ErrorKind.BROKEN: NO_STORE,
+    ErrorKind.FAILED: FAILURE,
+}
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # typer does not export it
 
 
@@ -83,18 +70,13 @@ def _accept_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def code_of(error: SchedulerError) -> int:
-    """The exit code that this error ends a command with."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILURE)
-
-
 def _refuse(error: Exception, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, _USAGE_ERROR):
         return _end(_usage(error), BAD_INPUT, as_json=as_json)
     if isinstance(error, SchedulerError):
-        return _end(str(error), code_of(error), as_json=as_json)
+        return _end(str(error), EXIT_CODES[error.kind], as_json=as_json)
     hint = "" if debug else "; run the command again with --debug to see where"
     return _end(f"unexpected {type(error).__name__}: {error}{hint}", FAILURE, as_json=as_json)
 

@@ -58,7 +58,7 @@ def _retention(text: str) -> int:
 def _show(topics: Sequence[Made], out: Output) -> None:
     if out.as_json:
         for topic in topics:
-            out.record(msgspec.to_builtins(topic))
+            out.record(topic)
         return
     out.table(
         ("topic", "state", "partitions", "replication", "retention", "differs"),
