@@ -169,6 +169,10 @@ class Workers:
         self._all: set[Worker] = set()
         self._stopped = False
 
+    def open(self) -> None:
+        """Let workers be started, also after a stop."""
+        self._stopped = False
+
     def borrow(self) -> Worker:
         """A worker that waits for jobs; started if none is idle."""
         while (idle := self._pop()) is not None:

@@ -80,6 +80,7 @@ class PythonHandler(Handler):
         if self._workers is None:
             return
         check_importable(self._function, self._name)
+        self._workers.open()
         work = self._threads.submit(self._workers.prove, ())
         await work.future
         if work.error is not None:
