@@ -1,5 +1,6 @@
 """The snippets of the docs run as they stand: those of a page one after the other, in a folder of their own."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def named(page: Path) -> str:
 
 WITH_PYTHON = [page for page in DOCS if program(page)]
 QUICKSTART = ROOT / "docs" / "quickstart.md"
+TESTING = ROOT / "docs" / "how-to" / "testing.md"
 OPERATE = ROOT / "docs" / "how-to" / "operate.md"
 CONFIGURED = [page for page in pages() if any(snippet.title == "tasks.py" for snippet in snippets(page))]
 
@@ -42,6 +44,17 @@ def test_the_quickstart_works_and_after_its_kill_all_jobs_are_done(tmp_path: Pat
     assert all(f"end {who}" in output for who in ("Ada", "1", "2", "3", "4", "5", "6"))
     assert "begin Grace" not in output
     assert " dead " in output
+
+
+def test_the_contracts_run_as_the_page_on_tests_shows(tmp_path: Path) -> None:
+    write_files(TESTING, tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    options = ["-q", "-p", "no:cacheprovider", "-k", "TestMailHandler or done"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert {"test_my_store.py", "test_my_handler.py"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("page", CONFIGURED, ids=named)

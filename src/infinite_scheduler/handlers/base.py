@@ -8,13 +8,17 @@ from zoneinfo import ZoneInfo
 from infinite_scheduler.model import Job, Outcome
 
 Report = Callable[[Job, Outcome | BaseException], None]
-"""Says how the delivery of one job ended; an exception leaves it to the app's retry policy what follows."""
+"""Says how the delivery of one job ended; an exception leaves it to the app's retry policy what follows.
+
+It is called in the thread of the event loop, with the very job that came: a copy is not recognised.
+"""
 
 
 class Handler(ABC):
     """Takes jobs when they are due.
 
     At least once: the same (job id, attempt) may come again after a crash. Handlers know nothing of stores or shards.
+    `HandlerContract` in `infinite_scheduler.testing` states every promise as a test.
     """
 
     batch: int = 1
@@ -26,7 +30,8 @@ class Handler(ABC):
     def check(self, data: Any) -> None:
         """Refuse data that this handler can do nothing with, at the door: raise InvalidPayload and say what to change.
 
-        Any other error is taken for a passing one: the door tries again a few times.
+        Data that can be handed over is accepted, and nothing is refused unless `checks` is set. Any other error is
+        taken for a passing one: the door tries again a few times.
         """
         del data
 
@@ -43,22 +48,30 @@ class Handler(ABC):
         del zone
 
     async def start(self) -> None:
-        """Get ready; called once before the first job."""
+        """Get ready; called before the first job, and again when a node that was stopped is started again."""
         return
 
     async def stop(self) -> None:
-        """Let go of everything; called once after the last job."""
+        """Let go of everything: no thread, task or process is left but what `unfinished` names.
+
+        Called after the last job, and without a start when another part of the node could not start: then there is
+        nothing to do. Deliveries that hang are not waited for.
+        """
         return
 
     @abstractmethod
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
-        """Hand over these jobs, and report each of them exactly once, at the latest before returning.
+        """Hand over these jobs, up to `batch`, and report each of them exactly once, at the latest before returning.
+
+        Calls run at the same time, each with its own jobs. A job is reported as done when it has arrived. That one
+        fails is reported, not raised, and leaves the others of the call alone. A handler that has a time-out reports it
+        as an error that is worth another attempt.
 
         The jobs keep their place in the app's concurrency until this returns, so a handler that reports a time-out
-        while the work still runs does not let more in. It is cancelled when the node must stop: then what is not
-        reported is tried again.
+        while the work still runs does not let more in. It is cancelled when the node must stop: then it ends as
+        cancelled and reports nothing more, and what is not reported is tried again.
         """
 
     def unfinished(self) -> Sequence[Job]:
-        """Jobs whose work cannot be stopped and still runs."""
+        """Jobs whose work runs and does not end when their call is cancelled; a node that stops leaves them to it."""
         return ()

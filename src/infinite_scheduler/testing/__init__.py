@@ -1,4 +1,4 @@
-"""For tests: a clock that is moved by hand, a node that is run by it, a broker, and the promises of a store."""
+"""For tests: a clock that is moved by hand, a node that runs by it, a broker, the promises of stores and handlers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from infinite_scheduler.kafka.embedded import embedded_broker
     from infinite_scheduler.testing.clock import ManualClock
+    from infinite_scheduler.testing.handler_contract import HandlerContract
     from infinite_scheduler.testing.harness import Delivery, Harness
     from infinite_scheduler.testing.store_contract import StoreContract
 
@@ -14,10 +15,11 @@ _HOME = {
     "Delivery": "testing.harness",
     "Harness": "testing.harness",
     "embedded_broker": "kafka.embedded",
-    "StoreContract": "testing.store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when it is used
+    "HandlerContract": "testing.handler_contract",  # needs pytest and pytest-asyncio, so it is loaded only when used
+    "StoreContract": "testing.store_contract",  # needs them too
 }
 
-__all__ = ["Delivery", "Harness", "ManualClock", "StoreContract", "embedded_broker"]
+__all__ = ["Delivery", "HandlerContract", "Harness", "ManualClock", "StoreContract", "embedded_broker"]
 
 
 def __getattr__(name: str) -> Any:
