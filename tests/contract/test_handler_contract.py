@@ -53,7 +53,7 @@ class FunctionContract(HandlerContract):
     async def arrived(self) -> Collection[str]:
         return [file.name for file in self.folder.iterdir()]
 
-    async def stuck(self) -> None:
+    async def until_stuck(self) -> None:
         while not await self.arrived():  # noqa: ASYNC110 - it happens in a thread or a process
             await asyncio.sleep(0.005)
 

@@ -48,18 +48,25 @@ class Reports:
         return answer
 
 
-class Stuck:
+class StuckDelivery:
     """A delivery that does not end by itself."""
 
     def __init__(self, handler: Handler, job: Job, clock: ManualClock) -> None:
         self.handler, self.job, self.clock = handler, job, clock
         self.reports = Reports()
         self.call = asyncio.create_task(handler.handle([job], self.reports))
+        self._stopped = False
 
     async def cancelled(self) -> None:
         """Cancel the call as a node does that must stop, and wait until it has ended."""
         self.call.cancel()
         await asyncio.wait([self.call])
+
+    async def stop(self) -> None:
+        """Stop the handler, once."""
+        if not self._stopped:
+            self._stopped = True
+            await self.handler.stop()
 
 
 class HandlerContract(ABC):
@@ -111,7 +118,7 @@ class HandlerContract(ABC):
     async def arrived(self) -> Collection[str]:
         """The ids of the jobs that are where the handler hands them over to."""
 
-    async def stuck(self) -> None:
+    async def until_stuck(self) -> None:
         """Return when a delivery of the stuck handler is under way."""
         await asyncio.sleep(0)
 
@@ -199,13 +206,13 @@ class HandlerContract(ABC):
     # Time-outs
 
     async def test_a_time_out_is_an_error_that_is_worth_another_attempt(self) -> None:
-        async with self._stuck_with_timeout() as stuck:
+        async with self._timed_out_delivery() as stuck:
             answer = stuck.reports.of(stuck.job)
             assert isinstance(answer, Retry | Exception)
             assert getattr(answer, "retryable", True)
 
     async def test_after_a_time_out_the_call_returns_when_the_work_has_ended_and_not_before(self) -> None:
-        async with self._stuck_with_timeout() as stuck:
+        async with self._timed_out_delivery() as stuck:
             if not self.can_be_interrupted:
                 await asyncio.wait([stuck.call], timeout=20 * _LOOK_S)
                 assert not stuck.call.done(), "its place is free, and its work still runs"
@@ -216,14 +223,14 @@ class HandlerContract(ABC):
     # Stops
 
     async def test_a_cancelled_call_ends_as_cancelled_and_reports_nothing(self) -> None:
-        async with self._stuck() as stuck:
+        async with self._stuck_delivery() as stuck:
             await self._soon(stuck.cancelled())
             assert stuck.call.cancelled(), "the node would take its job for a failed one"
             self.release()
         assert stuck.reports.told == []
 
     async def test_unfinished_names_the_jobs_whose_work_a_cancelled_call_leaves_running(self) -> None:
-        async with self._stuck() as stuck:
+        async with self._stuck_delivery() as stuck:
             left = [] if self.can_be_interrupted else [stuck.job]
             assert list(stuck.handler.unfinished()) == left
             await self._soon(stuck.cancelled())
@@ -238,8 +245,8 @@ class HandlerContract(ABC):
             assert not handler.unfinished()
 
     async def test_a_stop_waits_for_no_delivery_that_hangs(self) -> None:
-        async with self._stuck() as stuck:
-            await self._soon(stuck.handler.stop())
+        async with self._stuck_delivery() as stuck:
+            await self._soon(stuck.stop())
 
     async def test_a_stop_leaves_no_thread_task_or_process_behind(self) -> None:
         threads, tasks, processes = _left()
@@ -295,25 +302,25 @@ class HandlerContract(ABC):
         return reports
 
     @asynccontextmanager
-    async def _stuck(self, timeout_ms: int | None = None) -> AsyncIterator[Stuck]:
+    async def _stuck_delivery(self, timeout_ms: int | None = None) -> AsyncIterator[StuckDelivery]:
         clock = ManualClock()
         handler = self.make_stuck_handler(clock, timeout_ms)
         await self._soon(handler.start())
-        stuck = Stuck(handler, self._job(0, self.data), clock)
+        stuck = StuckDelivery(handler, self._job(0, self.data), clock)
         try:
-            await self._soon(self.stuck())
+            await self._soon(self.until_stuck())
             yield stuck
         finally:
             self.release()
             await self._soon(stuck.cancelled())
-            await self._soon(handler.stop())
+            await self._soon(stuck.stop())
 
     @asynccontextmanager
-    async def _stuck_with_timeout(self) -> AsyncIterator[Stuck]:
+    async def _timed_out_delivery(self) -> AsyncIterator[StuckDelivery]:
         """A delivery whose time-out was just reported."""
         if not self.has_timeout:
             pytest.skip("this handler has no time-out")
-        async with self._stuck(TIMEOUT_MS) as stuck:
+        async with self._stuck_delivery(TIMEOUT_MS) as stuck:
 
             def is_told() -> bool:
                 stuck.clock.advance(TIMEOUT_MS)

@@ -31,7 +31,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     dlq_topic: str | None
     brokers: Sequence[str]
     state: str | None  # of the group
-    members: Sequence[str] | None  # one entry per partition held; None: the brokers do not tell
+    members: Sequence[str] | None  # who hold partitions of it; None: the brokers do not tell
     partitions: Sequence[PartitionView]
     problems: Sequence[str]
     notes: Sequence[str]
