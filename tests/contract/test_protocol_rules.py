@@ -1,16 +1,19 @@
 """Rules of the line protocol that one transaction keeps: each test fails when its rule is taken out of the body."""
 
+import functools
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
 
+from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
 from infinite_scheduler.store.base import AppInfo, Page, Scan, Settlement
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
+from tests.simulation.rules import without
 
 NOW = 1_794_787_200_000
 LINE = NOW + 10_000
@@ -192,3 +195,25 @@ async def test_a_job_that_is_rescheduled_twice_to_the_same_moment_is_found_once(
         standing = await session.write(lambda tx, asked=asked: door.ask(tx, [asked], exclusive=False))  # type: ignore[misc]
         assert standing == {asked.id: door.Standing.GRANTED}
         assert [(j.key, j.due_ms) for j in (await scan(session, LINE + 9000)).jobs] == [(key, LINE + 5000)]
+
+
+# Every rule is needed
+
+
+NEEDED: dict[str, Callable[[Session], Awaitable[None]]] = {
+    "stale_row_is_skipped": test_a_scan_skips_an_entry_that_no_longer_equals_the_due_moment_of_its_row,
+    "stale_entry_is_skipped": test_a_scan_skips_an_entry_that_no_longer_equals_the_due_moment_of_its_row,
+    "only_read_requests_are_deleted": test_a_wake_that_comes_between_read_and_answer_survives,
+    "released_shard_is_checked_again": test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it,
+    "withdrawn_request_is_not_decided": test_a_request_that_was_taken_back_is_not_decided,
+    "existing_entry_is_ignored": functools.partial(
+        test_a_job_that_is_tried_again_at_the_same_moment_is_found_once, due_ms=NOW + 1000
+    ),
+}
+"""Rules as tests/simulation/rules.py takes them out, and the test that fails without each."""
+
+
+@pytest.mark.parametrize("name", NEEDED)
+async def test_without_the_rule_its_test_fails(name: str, session: Session) -> None:
+    with without(name), pytest.raises((AssertionError, StoreUnavailable)):
+        await NEEDED[name](session)

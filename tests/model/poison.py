@@ -15,27 +15,27 @@ from typing import NamedTuple
 from tests.model.search import Step
 
 RULES = {
-    "unclean_is_suspect": "after a death the due jobs are fired as if nothing had happened",
-    "marked_before_fired": "jobs are handed over first and marked then",
+    "unclean_takeover_makes_suspects": "after a death the due jobs are fired as if nothing had happened",
+    "marked_before_handed_over": "jobs are handed over first and marked then",
     "marks_are_durable": "marks die with the process",
-    "narrows": "those of a window that died are fired in a window of the same size again",
-    "window_bounded": "all suspects of a level are marked at once",
+    "window_narrows_after_death": "those of a window that died are fired in a window of the same size again",
+    "window_is_bounded": "all suspects of a level are marked at once",
     "window_rolls": "suspects are marked when all that are marked have ended",
-    "failed_when_alone": "a job that was alone when its process died is fired again",
-    "only_alone_charged": "all of a window of two are charged with the death",
+    "alone_at_death_is_failed": "a job that was alone when its process died is fired again",
+    "only_alone_is_charged": "all of a window of two are charged with the death",
     "alone_before_marked": "a job is marked as alone while others are in flight, and fired when they have ended",
     "alone_until_settled": "others are handed over beside a job that is marked as alone",
-    "unfired_put_back": "the gate opens for others while a job that was not handed over has the mark 'alone'",
-    "wait_gives_up": "the gate stays shut until all others have ended, however long that takes",
+    "mark_of_unfired_is_put_back": "the gate opens for others while a job not handed over has the mark 'alone'",
+    "wait_to_be_alone_ends": "the gate stays shut until all others have ended, however long that takes",
     "watch_ends": "the gate stays shut until the job that is alone has ended, however long that takes",
-    "outlived_before_open": "the gate opens at the end of a watch, and the mark 'alone' is replaced then",
-    "outlived_not_charged": "a job that has outlived a watch is charged with the next death",
-    "outlived_alone_again": "a job that has outlived a watch is fired beside others after the next death",
+    "mark_is_replaced_before_gate_opens": "the gate opens at the end of a watch, and the mark 'alone' is replaced then",
+    "outlived_is_not_charged": "a job that has outlived a watch is charged with the next death",
+    "outlived_is_alone_again": "a job that has outlived a watch is fired beside others after the next death",
     "watch_grows": "a job that has outlived a watch is watched for as long as before",
     "settle_deletes_mark": "a retry leaves the mark of its job behind",
-    "release_lifts": "a release leaves the mark 'alone' of a job that it has not handed over",
-    "reload_lifts": "a reload leaves the mark 'alone' of a job that it has not handed over",
-    "reload_suspects": "a reload forgets that the takeover was an unclean one",
+    "release_puts_mark_back": "a release leaves the mark 'alone' of a job that it has not handed over",
+    "reload_puts_mark_back": "a reload leaves the mark 'alone' of a job that it has not handed over",
+    "reload_keeps_suspects": "a reload forgets that the takeover was an unclean one",
 }
 PENDING, DONE, FAILED = 0, 1, 2
 OWNED, RELEASED, DEAD = 0, 1, 2
@@ -122,27 +122,27 @@ LARGE: Mapping[str, PoisonScenario] = {
 
 # The promise that breaks first without a rule, and the scenario that shows it after the fewest states.
 CAUGHT_BY: Mapping[str, tuple[str, str]] = {
-    "unclean_is_suspect": ("poison-late-innocent", "narrowed"),
-    "marked_before_fired": ("poison-late-innocent", "narrowed"),
+    "unclean_takeover_makes_suspects": ("poison-late-innocent", "narrowed"),
+    "marked_before_handed_over": ("poison-late-innocent", "narrowed"),
     "marks_are_durable": ("poison-late-innocent", "narrowed"),
-    "narrows": ("poison-late-innocent", "narrowed"),
-    "window_bounded": ("poison-slow-two", "bounded"),
+    "window_narrows_after_death": ("poison-late-innocent", "narrowed"),
+    "window_is_bounded": ("poison-slow-two", "bounded"),
     "window_rolls": ("poison-hang-killed", "never lost"),
-    "failed_when_alone": ("poison-late-innocent", "narrowed"),
-    "only_alone_charged": ("poison-slow-two", "innocent"),
+    "alone_at_death_is_failed": ("poison-late-innocent", "narrowed"),
+    "only_alone_is_charged": ("poison-slow-two", "innocent"),
     "alone_before_marked": ("poison-slow", "innocent"),
     "alone_until_settled": ("poison-slow-two", "innocent"),
-    "unfired_put_back": ("poison-slow", "innocent"),
-    "wait_gives_up": ("poison-hang-killed", "never lost"),
+    "mark_of_unfired_is_put_back": ("poison-slow", "innocent"),
+    "wait_to_be_alone_ends": ("poison-hang-killed", "never lost"),
     "watch_ends": ("poison-hang-killed", "never lost"),
-    "outlived_before_open": ("poison-slow-two", "innocent"),
-    "outlived_not_charged": ("poison-hang-killed", "innocent"),
-    "outlived_alone_again": ("poison-slow", "narrowed"),
+    "mark_is_replaced_before_gate_opens": ("poison-slow-two", "innocent"),
+    "outlived_is_not_charged": ("poison-hang-killed", "innocent"),
+    "outlived_is_alone_again": ("poison-slow", "narrowed"),
     "watch_grows": ("poison-slow", "narrowed"),
     "settle_deletes_mark": ("poison-retry", "innocent"),
-    "release_lifts": ("poison-slow-drain", "innocent"),
-    "reload_lifts": ("poison-slow-doubt", "innocent"),
-    "reload_suspects": ("poison-doubt", "narrowed"),
+    "release_puts_mark_back": ("poison-slow-drain", "innocent"),
+    "reload_puts_mark_back": ("poison-slow-doubt", "innocent"),
+    "reload_keeps_suspects": ("poison-doubt", "narrowed"),
 }
 
 
@@ -222,20 +222,20 @@ class PoisonModel:
     def _next_level(self, mark: int, suspect: bool) -> int:
         """One level below the mark; a job that was alone when its process died is charged."""
         if mark == UNMARKED:
-            return self.sizes[0] if suspect and self.on["unclean_is_suspect"] else NORMAL
+            return self.sizes[0] if suspect and self.on["unclean_takeover_makes_suspects"] else NORMAL
         if mark < ALONE:
             return self._next_watch(mark)
         if mark == ALONE:
-            return CHARGED if self.on["failed_when_alone"] else ALONE
-        if not self.on["only_alone_charged"] and mark == 2:
+            return CHARGED if self.on["alone_at_death_is_failed"] else ALONE
+        if not self.on["only_alone_is_charged"] and mark == 2:
             return CHARGED
-        return self.sizes[self.sizes.index(mark) + 1] if self.on["narrows"] else mark
+        return self.sizes[self.sizes.index(mark) + 1] if self.on["window_narrows_after_death"] else mark
 
     def _next_watch(self, mark: int) -> int:
         """Others were in flight when the process died: the job is alone again, and for longer."""
-        if not self.on["outlived_not_charged"]:
+        if not self.on["outlived_is_not_charged"]:
             return CHARGED
-        if not self.on["outlived_alone_again"]:
+        if not self.on["outlived_is_alone_again"]:
             return NORMAL
         return mark if self.on["watch_grows"] else ALONE
 
@@ -260,8 +260,8 @@ class PoisonModel:
     def _reload(self, state: State) -> Step:
         """In doubt: what was handed over stays tracked, all else is loaded again; nobody died."""
         process = state.process
-        state = self._lifted(state, "reload_lifts")
-        loaded = self._load(state, process.unclean and self.on["reload_suspects"])
+        state = self._lifted(state, "reload_puts_mark_back")
+        loaded = self._load(state, process.unclean and self.on["reload_keeps_suspects"])
         after = process._replace(
             level=tuple(process.level[n] if n in process.flying else loaded[n] for n in range(len(loaded))),
             marked=process.marked & process.flying,
@@ -273,7 +273,7 @@ class PoisonModel:
     def _drained(self, state: State) -> Iterable[Step]:
         process = state.process
         if not process.flying:
-            released = self._lifted(state, "release_lifts")._replace(owner=RELEASED, process=NOBODY)
+            released = self._lifted(state, "release_puts_mark_back")._replace(owner=RELEASED, process=NOBODY)
             yield Step(("releases the shard",), released)
         yield Step(
             ("calls the DRAIN OFF",), state._replace(process=process._replace(draining=False)), None, progress=False
@@ -295,7 +295,7 @@ class PoisonModel:
         for size in self.sizes[:-1]:
             ready = [number for number in self._ready(state) if process.level[number] == size]
             under_way = sum(process.level[number] == size for number in process.marked)
-            most = min(size - under_way, len(ready)) if self.on["window_bounded"] else len(ready)
+            most = min(size - under_way, len(ready)) if self.on["window_is_bounded"] else len(ready)
             for batch in combinations(ready, most) if most else ():
                 yield from self._mark(state, size, batch)
 
@@ -313,7 +313,7 @@ class PoisonModel:
             if number not in process.flying:
                 yield self._put_back(state, number)
             return
-        if process.flying and self.on["wait_gives_up"]:
+        if process.flying and self.on["wait_to_be_alone_ends"]:
             yield Step(("others take long, the gate OPENS",), state._replace(process=process._replace(gate=OPEN)))
         if not process.flying or not self.on["alone_before_marked"]:
             yield from self._mark(state, ALONE, (number,))
@@ -321,7 +321,7 @@ class PoisonModel:
     def _put_back(self, state: State, number: int) -> Step:
         """It may not fire after all, as its app is paused or the clock stepped back."""
         process, mark = state.process, state.jobs[number].mark
-        if self.on["unfired_put_back"]:
+        if self.on["mark_of_unfired_is_put_back"]:
             mark = self.sizes[-2] if process.level[number] == ALONE else process.level[number]
         after = with_job(state, number, state.jobs[number]._replace(mark=mark))
         opened = process._replace(marked=process.marked - {number}, gate=OPEN)
@@ -332,7 +332,7 @@ class PoisonModel:
         marked = state
         for number in batch:
             marked = with_job(marked, number, marked.jobs[number]._replace(mark=size))
-        if not self.on["marked_before_fired"]:
+        if not self.on["marked_before_handed_over"]:
             yield Step(("will mark", batch, "at", size, "later"), state._replace(process=process))
         else:
             yield Step(("marks", batch, "at", size), marked._replace(process=process))
@@ -349,7 +349,7 @@ class PoisonModel:
     def _watch(self, state: State) -> Iterable[Step]:
         """The job that is alone runs on: its mark is replaced, then the gate opens."""
         process = state.process
-        if not self.on["outlived_before_open"]:
+        if not self.on["mark_is_replaced_before_gate_opens"]:
             yield from self._replace_late(state)
         number = process.gate
         if number not in process.flying or not self.on["watch_ends"]:
@@ -359,7 +359,7 @@ class PoisonModel:
             return
         opened = process._replace(gate=OPEN)
         marked = with_job(state, number, state.jobs[number]._replace(mark=process.level[number] - 1))
-        if not self.on["outlived_before_open"]:
+        if not self.on["mark_is_replaced_before_gate_opens"]:
             yield Step(("the gate OPENS beside job", number), state._replace(process=opened))
         else:
             yield Step(("job", number, "OUTLIVES watch", watches + 1), marked._replace(process=opened))
@@ -414,7 +414,7 @@ class PoisonModel:
                 mark = UNMARKED if self.on["settle_deletes_mark"] else job.mark
                 again = with_job(after, number, job._replace(mark=mark))
                 yield Step(("job", number, "will be retried"), again._replace(retry=state.retry - 1), progress=False)
-        if not self.on["marked_before_fired"] and process.marked:
+        if not self.on["marked_before_handed_over"] and process.marked:
             yield self._mark_late(state)
 
     def _mark_late(self, state: State) -> Step:

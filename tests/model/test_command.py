@@ -9,7 +9,7 @@ from tests.model.catalogue import LARGE, RULES, SCENARIOS, model_of
 
 
 def test_a_trace_tells_the_steps_to_the_violation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", "cancel-drain", "released_checked"]) == 1
+    assert main(["trace", "cancel-drain", "released_shard_is_checked_again"]) == 1
     said = capsys.readouterr().out
     assert "respected: fires after an acknowledged cancel" in said
     assert "HANDS OVER" in said.splitlines()[-1]
@@ -21,7 +21,7 @@ def test_a_clean_scenario_is_reported_as_ok(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_scenario_that_catches_a_missing_rule_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mutants", "release_lifts"]) == 0
+    assert main(["mutants", "release_puts_mark_back"]) == 0
     assert "poison-slow-drain" in capsys.readouterr().out
 
 

@@ -36,7 +36,9 @@ def test_a_promise_breaks_without_the_rule(rule: str) -> None:
     assert (result.violation or "").startswith(f"{promise}:"), RULES[rule]
 
 
-@pytest.mark.parametrize(("rule", "scenario"), [("locks_in_order", "shards"), ("exclusive_from_start", "shards-crash")])
+@pytest.mark.parametrize(
+    ("rule", "scenario"), [("shards_are_locked_in_order", "shards"), ("exclusive_from_start", "shards-crash")]
+)
 def test_a_deadlock_is_found_as_no_progress(rule: str, scenario: str) -> None:
     result = search(ShardsModel(SCENARIOS[scenario], [rule]))
     assert result.violation == NO_WAY_LEFT

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.servers
 
 ROW_LOCKS = frozenset(
     {
-        ("excl_advance", "a_job_whose_insert_commits_after_the_line_has_passed_it_is_not_lost"),
-        ("excl_advance", "a_cancel_that_commits_after_the_line_has_passed_the_job_holds"),
-        ("excl_take", "a_job_whose_settle_commits_after_a_takeover_is_not_handed_over_again"),
-        ("excl_take", "a_settle_that_lowers_low_takes_no_shard_back_from_its_next_owner"),
-        ("excl_take", "a_cancel_that_is_decided_during_a_takeover_holds"),
-        ("excl_take", "a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile"),
+        ("advance_locks_exclusively", "a_job_whose_insert_commits_after_the_line_has_passed_it_is_not_lost"),
+        ("advance_locks_exclusively", "a_cancel_that_commits_after_the_line_has_passed_the_job_holds"),
+        ("takeover_locks_exclusively", "a_job_whose_settle_commits_after_a_takeover_is_not_handed_over_again"),
+        ("takeover_locks_exclusively", "a_settle_that_lowers_low_takes_no_shard_back_from_its_next_owner"),
+        ("takeover_locks_exclusively", "a_cancel_that_is_decided_during_a_takeover_holds"),
+        ("takeover_locks_exclusively", "a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile"),
     }
 )
 """What MariaDB saves without the rule: its locks are those of the row, so whoever writes the row waits all the same.

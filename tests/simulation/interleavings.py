@@ -85,7 +85,7 @@ def needs(*rules: str) -> Callable[[Callable[[Stage], None]], Callable[[Stage], 
 # Rule 1: locks
 
 
-@needs("share_insert", "excl_advance")
+@needs("insert_holds_lock", "advance_locks_exclusively")
 def a_job_whose_insert_commits_after_the_line_has_passed_it_is_not_lost(stage: Stage) -> None:
     row = new_row(LINE)
     inserting = stage.begin(inserts(row), stops_before="insert_jobs")
@@ -94,7 +94,7 @@ def a_job_whose_insert_commits_after_the_line_has_passed_it_is_not_lost(stage: S
     found(row.key, held, named(stage))
 
 
-@needs("share_cas", "excl_advance")
+@needs("change_holds_lock", "advance_locks_exclusively")
 def a_cancel_that_commits_after_the_line_has_passed_the_job_holds(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
     asking = stage.begin(asks(wish(key)), stops_before="update_jobs")
@@ -103,7 +103,7 @@ def a_cancel_that_commits_after_the_line_has_passed_the_job_holds(stage: Stage) 
     respected(asking.result() is Standing.GRANTED, key, held)
 
 
-@needs("share_settle", "excl_take")
+@needs("settle_holds_lock", "takeover_locks_exclusively")
 def a_job_whose_settle_commits_after_a_takeover_is_not_handed_over_again(stage: Stage) -> None:
     key = waiting(stage, NOW)
     settling = stage.begin(settles(done(record(stage, key).job)), stops_before="delete_entries")
@@ -112,7 +112,7 @@ def a_job_whose_settle_commits_after_a_takeover_is_not_handed_over_again(stage: 
     fenced(stage, key, held)
 
 
-@needs("share_settle", "excl_take")
+@needs("settle_holds_lock", "takeover_locks_exclusively")
 def a_settle_that_lowers_low_takes_no_shard_back_from_its_next_owner(stage: Stage) -> None:
     key = waiting(stage, NOW)
     stage.do(advances(LATER, low_ms=NOW))
@@ -123,7 +123,7 @@ def a_settle_that_lowers_low_takes_no_shard_back_from_its_next_owner(stage: Stag
     promise(bool(taking.result()) and shard_row(stage).owner == NEW, "a node that lost a shard writes nothing there")
 
 
-@needs("excl_advance")
+@needs("advance_locks_exclusively")
 def a_line_that_moves_during_a_takeover_takes_no_shard_back_from_its_next_owner(stage: Stage) -> None:
     advancing = stage.begin(advances(LATER), stops_before="write_shards")
     taking = stage.begin(takes())
@@ -131,7 +131,7 @@ def a_line_that_moves_during_a_takeover_takes_no_shard_back_from_its_next_owner(
     promise(bool(taking.result()) and shard_row(stage).owner == NEW, "a node that lost a shard writes nothing there")
 
 
-@needs("lock_consume", "excl_take")
+@needs("answer_holds_lock", "takeover_locks_exclusively")
 def a_cancel_that_is_decided_during_a_takeover_holds(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = wish(key)
@@ -142,7 +142,7 @@ def a_cancel_that_is_decided_during_a_takeover_holds(stage: Stage) -> None:
     respected(granted(stage, asked), key, held)
 
 
-@needs("lock_consume", "excl_take")
+@needs("answer_holds_lock", "takeover_locks_exclusively")
 def a_wake_that_is_consumed_during_a_takeover_is_not_lost(stage: Stage) -> None:
     row = new_row(LOW - 500)
     stage.do(inserts(row))
@@ -153,14 +153,14 @@ def a_wake_that_is_consumed_during_a_takeover_is_not_lost(stage: Stage) -> None:
     found(row.key, held, named(stage))
 
 
-@needs("excl_take")
+@needs("takeover_locks_exclusively")
 def a_shard_that_two_nodes_take_at_once_has_one_owner(stage: Stage) -> None:
     first = stage.begin(takes("first"), stops_before="write_shards")
     second = stage.begin(takes("second"))
     promise(len([*first.result(), *second.result()]) == 1, "a shard has one owner")
 
 
-@needs("excl_release")
+@needs("release_locks_exclusively")
 def a_cancel_holds_at_a_shard_that_was_taken_during_its_release(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     releasing = stage.begin(releases(), stops_before="write_shards")
@@ -171,7 +171,7 @@ def a_cancel_holds_at_a_shard_that_was_taken_during_its_release(stage: Stage) ->
     respected(cancelled(stage, key), key, held)
 
 
-@needs("advance_fenced")
+@needs("advance_is_fenced")
 def a_former_owner_moves_neither_line_nor_low(stage: Stage) -> None:
     row = new_row(LOW - 500)
     stage.do(inserts(row))
@@ -185,21 +185,21 @@ def a_former_owner_moves_neither_line_nor_low(stage: Stage) -> None:
 # Rules 3 and 11: an insert knows the line that holds when it commits
 
 
-@needs("wake")
+@needs("insert_wakes_owner")
 def a_job_that_is_inserted_before_the_line_is_not_lost(stage: Stage) -> None:
     row = new_row(NOW + 1000)
     stage.do(inserts(row))
     found(row.key, named(stage))
 
 
-@needs("wake", "wake_names_all")
+@needs("insert_wakes_owner", "wake_names_every_row")
 def every_job_of_an_insert_before_the_line_is_woken(stage: Stage) -> None:
     rows = [new_row(NOW + 1000), new_row(NOW + 2000), new_row(LINE)]
     stage.do(inserts(*rows))
     promise(named(stage) == {row.key for row in rows[:2]}, "never lost")
 
 
-@needs("user_wakes")
+@needs("user_transaction_always_wakes")
 def a_job_of_a_users_own_transaction_that_commits_after_the_line_has_passed_it_is_not_lost(stage: Stage) -> None:
     row = new_row(LINE)
     enqueuing = stage.begin(enqueues(row), stops_before="add_counts")
@@ -208,7 +208,7 @@ def a_job_of_a_users_own_transaction_that_commits_after_the_line_has_passed_it_i
     found(row.key, held, named(stage))
 
 
-@needs("line_under_lock")
+@needs("line_is_read_under_lock")
 def a_job_whose_insert_waited_while_the_line_moved_is_not_lost(stage: Stage) -> None:
     row = new_row(LINE)
     advancing = stage.begin(advances(LATER), stops_before="write_shards")
@@ -221,7 +221,7 @@ def a_job_whose_insert_waited_while_the_line_moved_is_not_lost(stage: Stage) -> 
 # Rule 5: rows never move
 
 
-@needs("retry_entry")
+@needs("retry_writes_entry")
 def a_job_that_is_tried_again_after_the_line_is_found_there(stage: Stage) -> None:
     key = waiting(stage, NOW)
     stage.do(settles(again(record(stage, key).job, LINE + 1000)))
@@ -229,7 +229,7 @@ def a_job_that_is_tried_again_after_the_line_is_found_there(stage: Stage) -> Non
     found(key, scanned(stage, LINE, LATER))
 
 
-@needs("change_entry")
+@needs("reschedule_writes_entry")
 def a_job_that_its_owner_rescheduled_to_after_the_line_is_found_there(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 1000)))
@@ -238,7 +238,7 @@ def a_job_that_its_owner_rescheduled_to_after_the_line_is_found_there(stage: Sta
     found(key, scanned(stage, LINE, LATER))
 
 
-@needs("change_entry")
+@needs("reschedule_writes_entry")
 def a_job_that_its_caller_rescheduled_after_the_line_is_found_there(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
     stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 5000)))
@@ -246,14 +246,14 @@ def a_job_that_its_caller_rescheduled_after_the_line_is_found_there(stage: Stage
     found(key, scanned(stage, LINE, LATER))
 
 
-@needs("cas_wake")
+@needs("reschedule_wakes_owner")
 def a_job_that_its_caller_rescheduled_to_before_the_line_is_not_lost(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
     stage.do(asks(wish(key, Change.RESCHEDULE, NOW + 5000)))
     found(key, named(stage))
 
 
-@needs("stale_row", "stale_entry")
+@needs("stale_row_is_skipped", "stale_entry_is_skipped")
 def a_job_that_was_moved_twice_is_found_at_its_last_moment_only(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
     stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 5000)))
@@ -266,7 +266,7 @@ def a_job_that_was_moved_twice_is_found_at_its_last_moment_only(stage: Stage) ->
 # Rule 6: requests
 
 
-@needs("no_cursor")
+@needs("requests_are_read_without_cursor")
 def a_wake_that_was_written_earlier_and_commits_later_is_read(stage: Stage) -> None:
     first, second = new_row(NOW + 1000), new_row(NOW + 2000)
     enqueuing = stage.begin(enqueues(first), stops_before="add_counts")
@@ -275,7 +275,7 @@ def a_wake_that_was_written_earlier_and_commits_later_is_read(stage: Stage) -> N
     found(first.key, {job.key for job in answered.woken}, named(stage))
 
 
-@needs("consume_fenced")
+@needs("answer_is_fenced")
 def a_former_owner_consumes_no_wake_of_the_next_one(stage: Stage) -> None:
     row = new_row(LOW - 500)
     stage.do(inserts(row))
@@ -286,7 +286,7 @@ def a_former_owner_consumes_no_wake_of_the_next_one(stage: Stage) -> None:
     found(row.key, held, named(stage))
 
 
-@needs("consume_read")
+@needs("only_read_requests_are_deleted")
 def a_wake_that_commits_between_read_and_answer_survives(stage: Stage) -> None:
     first, second = new_row(NOW + 1000), new_row(NOW + 2000)
     stage.do(inserts(first))
@@ -296,7 +296,7 @@ def a_wake_that_commits_between_read_and_answer_survives(stage: Stage) -> None:
     found(second.key, named(stage))
 
 
-@needs("consume_rows")
+@needs("wake_reads_its_rows")
 def a_job_whose_wake_is_consumed_goes_onto_the_wheel(stage: Stage) -> None:
     row = new_row(NOW + 1000)
     stage.do(inserts(row))
@@ -304,7 +304,7 @@ def a_job_whose_wake_is_consumed_goes_onto_the_wheel(stage: Stage) -> None:
     promise([job.key for job in woken] == [row.key], "never lost")
 
 
-@needs("consume_before_line")
+@needs("wake_takes_only_before_line")
 def a_woken_job_after_the_line_is_left_to_the_store(stage: Stage) -> None:
     row = new_row(LINE + 1000)
     stage.do(enqueues(row))
@@ -312,7 +312,7 @@ def a_woken_job_after_the_line_is_left_to_the_store(stage: Stage) -> None:
     respected(cancelled(stage, row.key), row.key, held)
 
 
-@needs("consume_lowers")
+@needs("answer_lowers_low")
 def a_woken_job_before_low_is_found_by_the_next_owner(stage: Stage) -> None:
     key = waiting(stage, LOW - 500)
     stage.do(takes())
@@ -322,7 +322,7 @@ def a_woken_job_before_low_is_found_by_the_next_owner(stage: Stage) -> None:
 # Rule 7: cancel and reschedule
 
 
-@needs("consume_fenced")
+@needs("answer_is_fenced")
 def a_former_owner_decides_nothing(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = wish(key)
@@ -334,7 +334,7 @@ def a_former_owner_decides_nothing(stage: Stage) -> None:
     respected(granted(stage, asked), key, held)
 
 
-@needs("decide_claims")
+@needs("withdrawn_request_is_not_decided")
 def a_cancel_that_was_taken_back_is_not_decided(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = wish(key)
@@ -345,7 +345,7 @@ def a_cancel_that_was_taken_back_is_not_decided(stage: Stage) -> None:
     told_the_truth(stage, key, verdict)
 
 
-@needs("give_up_claims")
+@needs("decided_request_is_not_withdrawn")
 def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_verdict(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = wish(key)
@@ -356,7 +356,7 @@ def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_verdict(stage: S
     told_the_truth(stage, key, giving_up.result())
 
 
-@needs("released_check")
+@needs("released_shard_is_checked_again")
 def a_cancel_holds_at_a_shard_that_was_released_when_its_caller_looked(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(releases())
@@ -367,7 +367,7 @@ def a_cancel_holds_at_a_shard_that_was_released_when_its_caller_looked(stage: St
     respected(stage.do(asks(asked, exclusive=True)) is Standing.GRANTED, key, held)
 
 
-@needs("share_cas", "excl_take")
+@needs("released_change_locks_exclusively", "takeover_locks_exclusively")
 def a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(releases())
@@ -380,7 +380,7 @@ def a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile(stage: Stage) -> 
 # Rule 8: low
 
 
-@needs("consume_lowers")
+@needs("answer_lowers_low")
 def a_job_that_its_owner_rescheduled_to_before_low_is_found_by_the_next_one(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(asks(wish(key, Change.RESCHEDULE, LOW - 500)))
@@ -389,7 +389,7 @@ def a_job_that_its_owner_rescheduled_to_before_low_is_found_by_the_next_one(stag
     found(key, loaded(stage))
 
 
-@needs("retry_lowers")
+@needs("retry_lowers_low")
 def a_job_that_is_tried_again_before_low_is_found_by_the_next_owner(stage: Stage) -> None:
     key = waiting(stage, NOW)
     retry = again(record(stage, key).job, LOW - 500)
@@ -402,7 +402,7 @@ def a_job_that_is_tried_again_before_low_is_found_by_the_next_owner(stage: Stage
 # Rule 10: in doubt, load again
 
 
-@needs("reload_waits", "lock_consume")
+@needs("reload_waits_for_lock", "answer_holds_lock")
 def a_cancel_whose_answer_was_lost_and_that_commits_after_the_reload_holds(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = wish(key)
@@ -413,7 +413,7 @@ def a_cancel_whose_answer_was_lost_and_that_commits_after_the_reload_holds(stage
     respected(granted(stage, asked), key, held)
 
 
-@needs("reload_waits", "lock_consume")
+@needs("reload_waits_for_lock", "answer_holds_lock")
 def a_wake_whose_answer_was_lost_and_that_commits_after_the_reload_is_not_lost(stage: Stage) -> None:
     row = new_row(LOW - 500)
     stage.do(inserts(row))
@@ -426,7 +426,7 @@ def a_wake_whose_answer_was_lost_and_that_commits_after_the_reload_is_not_lost(s
 # Rule 11: settle
 
 
-@needs("settle_fenced")
+@needs("settle_is_fenced")
 def a_former_owner_settles_nothing(stage: Stage) -> None:
     key = waiting(stage, NOW)
     outcome = done(record(stage, key).job)
@@ -436,7 +436,7 @@ def a_former_owner_settles_nothing(stage: Stage) -> None:
     fenced(stage, key, held)
 
 
-@needs("settle_attempt")
+@needs("settle_compares_attempt")
 def a_settle_that_is_sent_again_does_not_meet_the_next_attempt(stage: Stage) -> None:
     key = waiting(stage, NOW)
     outcome = again(record(stage, key).job, NOW)
@@ -448,7 +448,7 @@ def a_settle_that_is_sent_again_does_not_meet_the_next_attempt(stage: Stage) -> 
     promise(record(stage, key).status is Status.PENDING, "a settle meets its own attempt")
 
 
-@needs("entry_or_ignored")
+@needs("existing_entry_is_ignored")
 def a_job_that_is_tried_again_and_again_at_the_same_moment_is_settled_each_time(stage: Stage) -> None:
     key = waiting(stage, NOW)
     try:
@@ -462,7 +462,7 @@ def a_job_that_is_tried_again_and_again_at_the_same_moment_is_settled_each_time(
 # Lease: the heartbeat is looked at under the locks
 
 
-@needs("takeover_heartbeat", "heartbeat_under_locks")
+@needs("takeover_checks_heartbeat_again", "heartbeat_is_read_under_locks")
 def a_node_that_renewed_and_checked_itself_while_a_taker_waited_keeps_its_shard(stage: Stage) -> None:
     stage.do(renews(beat=1))
     taking = stage.begin(takes(beat=1), stops_before="lock_shards")
@@ -474,7 +474,7 @@ def a_node_that_renewed_and_checked_itself_while_a_taker_waited_keeps_its_shard(
 # Several shards
 
 
-@needs("locks_every_shard")
+@needs("every_shard_is_locked")
 def a_settle_of_two_shards_keeps_both_from_being_taken(stage: Stage) -> None:
     mine, lost = waiting(stage, NOW), waiting(stage, NOW, OTHER)
     outcomes = [done(record(stage, key).job) for key in (mine, lost)]
@@ -484,7 +484,7 @@ def a_settle_of_two_shards_keeps_both_from_being_taken(stage: Stage) -> None:
     fenced(stage, lost, held)
 
 
-@needs("fence_every_shard", "lost_stands_alone")
+@needs("every_shard_is_fenced", "lost_shard_costs_no_other")
 def a_settle_of_two_shards_records_what_is_of_the_one_that_is_still_owned(stage: Stage) -> None:
     mine, lost = waiting(stage, NOW), waiting(stage, NOW, OTHER)
     outcomes = [done(record(stage, key).job) for key in (mine, lost)]
@@ -495,7 +495,7 @@ def a_settle_of_two_shards_records_what_is_of_the_one_that_is_still_owned(stage:
     promise(record(stage, mine).status is Status.DONE, "every delivery is settled")
 
 
-@needs("wake_every_shard")
+@needs("every_shard_is_woken")
 def an_insert_into_two_shards_wakes_both_owners(stage: Stage) -> None:
     rows = [new_row(NOW + 1000), new_row(NOW + 1000, OTHER)]
     stage.do(inserts(*rows))

@@ -1,9 +1,9 @@
 """Rules of the line protocol, each with a way to take it out of the code: what remains must break a promise.
 
-The model (tests/model) has the same rules, partly under other names. Each is shown to be needed by scenarios that are
-drawn by lot (test_rules.py), by interleavings (interleavings.py), or by an order of events in one node
-(tests/unit/test_engine_rules.py). `low_before_now`, `lapse_reloads` and `low_exclusive` of the model are not here: it
-shows that nothing breaks without them.
+Names are those of docs/concepts/line-protocol.md, which the models (tests/model) use too; its last table tells what is
+taken out in one place only, or in parts (`rule.part`), and test_rule_names.py holds it to that. Each is shown to be
+needed by scenarios that are drawn by lot (test_rules.py), by interleavings (interleavings.py), or by an order of events
+in one node (tests/unit/test_engine_rules.py).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import pytest
 from infinite_scheduler.engine import answerer, holdings, lane, lease, settler, tenure, window
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.model import Job, Owner, Shard, start_of
+from infinite_scheduler.model import Job, Owner, Shard, priority_of, start_of
 from infinite_scheduler.store.base import Claim, Request, Scan, Settled, ShardInfo
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.relational import SqlStatements
@@ -58,9 +58,14 @@ def without(*names: str) -> Iterator[None]:
         yield
 
 
-def rule(take_out: Patch) -> Patch:
-    RULES[take_out.__name__] = take_out
-    return take_out
+def rule(name: str) -> Callable[[Patch], Patch]:
+    """Note down how this rule is taken out."""
+
+    def note(take_out: Patch) -> Patch:
+        RULES[name] = take_out
+        return take_out
+
+    return note
 
 
 def changed(module: Any, name: str, how: type[Passing]) -> Patch:
@@ -73,30 +78,29 @@ def changed(module: Any, name: str, how: type[Passing]) -> Patch:
     return take_out
 
 
-RULES["share_insert"] = changed(door, "insert", Unlocked)
-RULES["share_cas"] = changed(door, "ask", Unlocked)
-RULES["share_settle"] = changed(owner, "settle", Unlocked)
-RULES["lock_consume"] = changed(owner, "answer", Unlocked)
-RULES["excl_advance"] = changed(owner, "advance", Unlocked)
-RULES["excl_take"] = changed(owner, "take", Unlocked)
-RULES["excl_release"] = changed(owner, "release", Unlocked)
-RULES["reload_waits"] = changed(owner, "reload", Unlocked)
-RULES["locks_every_shard"] = changed(owner, "settle", FirstLocked)
-RULES["line_under_lock"] = changed(door, "insert", Hasty)
-RULES["heartbeat_under_locks"] = changed(owner, "take", Foreseeing)
-RULES["wake"] = changed(door, "insert", Silent)
-RULES["wake_every_shard"] = changed(door, "insert", FirstWoken)
-RULES["cas_wake"] = changed(door, "change_row", Silent)
-RULES["retry_entry"] = changed(owner, "record_outcomes", Unlisted)
-RULES["change_entry"] = changed(door, "write_entries", Unlisted)
-RULES["entry_or_ignored"] = changed(owner, "record_outcomes", Particular)
-RULES["consume_lowers"] = changed(owner, "answer", Stubborn)
-RULES["retry_lowers"] = changed(owner, "settle", Stubborn)
-RULES["consume_read"] = changed(owner, "answer", Sweeping)
-RULES["consume_rows"] = changed(owner, "answer", Blind)
-RULES["consume_before_line"] = changed(owner, "answer", Lineless)
-RULES["decide_claims"] = changed(owner, "answer", Credulous)
-RULES["settle_attempt"] = changed(owner, "settle", AnyAttempt)
+RULES["insert_holds_lock"] = changed(door, "insert", Unlocked)
+RULES["settle_holds_lock"] = changed(owner, "settle", Unlocked)
+RULES["answer_holds_lock"] = changed(owner, "answer", Unlocked)
+RULES["advance_locks_exclusively"] = changed(owner, "advance", Unlocked)
+RULES["takeover_locks_exclusively"] = changed(owner, "take", Unlocked)
+RULES["release_locks_exclusively"] = changed(owner, "release", Unlocked)
+RULES["reload_waits_for_lock"] = changed(owner, "reload", Unlocked)
+RULES["every_shard_is_locked"] = changed(owner, "settle", FirstLocked)
+RULES["line_is_read_under_lock"] = changed(door, "insert", Hasty)
+RULES["heartbeat_is_read_under_locks"] = changed(owner, "take", Foreseeing)
+RULES["insert_wakes_owner"] = changed(door, "insert", Silent)
+RULES["every_shard_is_woken"] = changed(door, "insert", FirstWoken)
+RULES["reschedule_wakes_owner"] = changed(door, "change_row", Silent)
+RULES["retry_writes_entry"] = changed(owner, "record_outcomes", Unlisted)
+RULES["reschedule_writes_entry"] = changed(door, "write_entries", Unlisted)
+RULES["existing_entry_is_ignored"] = changed(owner, "record_outcomes", Particular)
+RULES["answer_lowers_low"] = changed(owner, "answer", Stubborn)
+RULES["retry_lowers_low"] = changed(owner, "settle", Stubborn)
+RULES["only_read_requests_are_deleted"] = changed(owner, "answer", Sweeping)
+RULES["wake_reads_its_rows"] = changed(owner, "answer", Blind)
+RULES["wake_takes_only_before_line"] = changed(owner, "answer", Lineless)
+RULES["withdrawn_request_is_not_decided"] = changed(owner, "answer", Credulous)
+RULES["settle_compares_attempt"] = changed(owner, "settle", AnyAttempt)
 
 
 Split = tuple[dict[Shard, ShardInfo], frozenset[Shard]]
@@ -134,26 +138,48 @@ def fenced_by(owned: Callable[..., Split], name: str) -> Patch:
     return take_out
 
 
-RULES["settle_fenced"] = fenced_by(unchecked, "settle")
-RULES["consume_fenced"] = fenced_by(unchecked, "answer")
-RULES["advance_fenced"] = fenced_by(unchecked, "advance")
-RULES["fence_every_shard"] = fenced_by(one_for_all, "settle")
-RULES["lost_stands_alone"] = fenced_by(all_or_none, "settle")
+RULES["settle_is_fenced"] = fenced_by(unchecked, "settle")
+RULES["answer_is_fenced"] = fenced_by(unchecked, "answer")
+RULES["advance_is_fenced"] = fenced_by(unchecked, "advance")
+RULES["every_shard_is_fenced"] = fenced_by(one_for_all, "settle")
+RULES["lost_shard_costs_no_other"] = fenced_by(all_or_none, "settle")
 
 
-@rule
-def user_wakes(patch: pytest.MonkeyPatch) -> None:
+def asked_with(how: type[Passing], *, at_released: bool) -> Patch:
+    """Let the transaction of a caller who wants a change run on one that is changed: the first one, or the second one
+    at a shard that was found released.
+    """
+
+    def take_out(patch: pytest.MonkeyPatch) -> None:
+        ask = door.ask
+
+        def careless(tx: Statements, *args: Any, exclusive: bool, **kwargs: Any) -> Any:
+            altered: Any = how(tx) if exclusive == at_released else tx
+            return ask(altered, *args, exclusive=exclusive, **kwargs)
+
+        patch.setattr(door, "ask", careless)
+
+    return take_out
+
+
+RULES["change_holds_lock"] = asked_with(Unlocked, at_released=False)
+RULES["released_change_locks_exclusively"] = asked_with(Unlocked, at_released=True)
+RULES["released_shard_is_checked_again"] = asked_with(Released, at_released=True)
+
+
+@rule("user_transaction_always_wakes")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(door, "enqueue", lambda tx, chunks, now_ms: door.insert(Unlocked(tx), chunks, now_ms))  # type: ignore[arg-type]
 
 
-@rule
-def wake_names_all(patch: pytest.MonkeyPatch) -> None:
+@rule("wake_names_every_row")
+def _(patch: pytest.MonkeyPatch) -> None:
     made = door.wake
     patch.setattr(door, "wake", lambda shard, keys: made(shard, keys[:1]))
 
 
-@rule
-def no_cursor(patch: pytest.MonkeyPatch) -> None:
+@rule("requests_are_read_without_cursor")
+def _(patch: pytest.MonkeyPatch) -> None:
     """Wakes are numbered when they are written, and read from the largest number that was seen."""
     made = door.wake
     numbers = itertools.count(1)
@@ -175,18 +201,18 @@ def no_cursor(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(kind, "read_requests", onwards(kind.read_requests))
 
 
-@rule
-def stale_row(patch: pytest.MonkeyPatch) -> None:
+@rule("stale_row_is_skipped")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "current_row", lambda job: True)
 
 
-@rule
-def stale_entry(patch: pytest.MonkeyPatch) -> None:
+@rule("stale_entry_is_skipped")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "current_entry", lambda place, job: True)
 
 
-@rule
-def from_memory(patch: pytest.MonkeyPatch) -> None:
+@rule("scan_starts_at_remembered_line")
+def _(patch: pytest.MonkeyPatch) -> None:
     advance = lane.Lane._advance
 
     async def trusting(self: lane.Lane) -> bool:
@@ -199,8 +225,8 @@ def from_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lane.Lane, "_advance", trusting)
 
 
-@rule
-def line_before_scan(patch: pytest.MonkeyPatch) -> None:
+@rule("line_moves_before_scan")
+def _(patch: pytest.MonkeyPatch) -> None:
     advance = lane.Lane._advance
 
     async def scanning_first(self: lane.Lane) -> bool:
@@ -242,11 +268,11 @@ def beside(part: type[settler.Settler | answerer.Answerer]) -> Patch:
 
 
 RULES["settle_in_lane"] = beside(settler.Settler)
-RULES["decide_in_lane"] = beside(answerer.Answerer)
+RULES["answer_in_lane"] = beside(answerer.Answerer)
 
 
-@rule
-def low_unscanned(patch: pytest.MonkeyPatch) -> None:
+@rule("low_stays_before_unscanned")
+def _(patch: pytest.MonkeyPatch) -> None:
     safe_low = tenure.Tenure.safe_low
 
     def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
@@ -259,13 +285,13 @@ def low_unscanned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "safe_low", careless)
 
 
-@rule
-def low_held(patch: pytest.MonkeyPatch) -> None:
+@rule("low_stays_before_unsettled.waiting")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Desk, "oldest_waiting_ms", lambda self: None)
 
 
-@rule
-def low_in_flight(patch: pytest.MonkeyPatch) -> None:
+@rule("low_stays_before_unsettled.handed_over")
+def _(patch: pytest.MonkeyPatch) -> None:
     safe_low = tenure.Tenure.safe_low
 
     def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
@@ -278,13 +304,57 @@ def low_in_flight(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "safe_low", careless)
 
 
-@rule
-def full_range(patch: pytest.MonkeyPatch) -> None:
+@rule("job_without_room_is_left_to_scan")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "rejoin", lambda self, job: None)
 
 
-@rule
-def takeover_scan(patch: pytest.MonkeyPatch) -> None:
+@rule("smaller_cursor_wins")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def replaced(self: tenure.Tenure, place: bytes) -> None:
+        self.cursors[priority_of(place)] = place
+
+    patch.setattr(tenure.Tenure, "rejoin", replaced)
+
+
+@rule("left_to_scan_of_own_priority")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def by_the_first(self: tenure.Tenure, place: bytes) -> None:
+        self.cursors[0] = min(self.cursors[0], place)
+
+    patch.setattr(tenure.Tenure, "rejoin", by_the_first)
+
+
+@rule("left_to_scan_at_due_position")
+def _(patch: pytest.MonkeyPatch) -> None:
+    put = window.Window.put
+
+    def at_its_key(self: window.Window, job: Job) -> bool:
+        found = self.tenures.get(job.shard)
+        before = found and list(found.cursors)
+        if put(self, job):
+            return True
+        assert found
+        assert before
+        found.cursors = before
+        found.rejoin(job.key)
+        return False
+
+    patch.setattr(window.Window, "put", at_its_key)
+
+
+@rule("every_shard_is_in_doubt")
+def _(patch: pytest.MonkeyPatch) -> None:
+    written = holdings.Holdings.written
+
+    async def of_the_first(self: holdings.Holdings, owners: Collection[Shard], call: Any) -> Any:
+        return await written(self, sorted(owners)[:1], call)
+
+    patch.setattr(holdings.Holdings, "written", of_the_first)
+
+
+@rule("takeover_scans_from_low")
+def _(patch: pytest.MonkeyPatch) -> None:
     load = tenure.Tenure.load
 
     def blind(self: tenure.Tenure, grant: Any) -> None:
@@ -294,8 +364,8 @@ def takeover_scan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "load", blind)
 
 
-@rule
-def takeover_requests(patch: pytest.MonkeyPatch) -> None:
+@rule("takeover_answers_requests_first")
+def _(patch: pytest.MonkeyPatch) -> None:
     load = tenure.Tenure.load
 
     def rude(self: tenure.Tenure, grant: Any) -> None:
@@ -305,8 +375,8 @@ def takeover_requests(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "load", rude)
 
 
-@rule
-def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
+@rule("takeover_checks_heartbeat_again")
+def _(patch: pytest.MonkeyPatch) -> None:
     take = owner.take
 
     def trusting(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Any:
@@ -315,52 +385,42 @@ def takeover_heartbeat(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "take", trusting)
 
 
-@rule
-def in_flight_too_late(patch: pytest.MonkeyPatch) -> None:
+@rule("handed_over_is_too_late")
+def _(patch: pytest.MonkeyPatch) -> None:
     answer = owner.answer
     patch.setattr(owner, "answer", lambda tx, owners, asked, out, *rest: answer(tx, owners, asked, (), *rest))
 
 
-@rule
-def unwheel_first(patch: pytest.MonkeyPatch) -> None:
+@rule("off_wheel_before_decision")
+def _(patch: pytest.MonkeyPatch) -> None:
     def leave_it(self: window.Window, key: bytes, of: tenure.Tenure) -> Any:
         return of.held.get(key)
 
     patch.setattr(window.Window, "take_off", leave_it)
 
 
-@rule
-def decide_returns(patch: pytest.MonkeyPatch) -> None:
+@rule("undecided_job_returns_to_wheel")
+def _(patch: pytest.MonkeyPatch) -> None:
     follow = answerer.Answerer._follow
     patch.setattr(answerer.Answerer, "_follow", lambda self, answers, out, off: follow(self, answers, out, {}))
 
 
-@rule
-def give_up_claims(patch: pytest.MonkeyPatch) -> None:
+@rule("decided_request_is_not_withdrawn")
+def _(patch: pytest.MonkeyPatch) -> None:
     give_up = door.give_up
     patch.setattr(door, "give_up", lambda tx, wishes: dict.fromkeys(give_up(tx, wishes)))
 
 
-@rule
-def released_check(patch: pytest.MonkeyPatch) -> None:
-    ask = door.ask
-
-    def careless(tx: Statements, *args: Any, exclusive: bool, **kwargs: Any) -> Any:
-        return ask(Released(tx) if exclusive else tx, *args, exclusive=exclusive, **kwargs)  # type: ignore[arg-type]
-
-    patch.setattr(door, "ask", careless)
-
-
-@rule
-def doubt_reload(patch: pytest.MonkeyPatch) -> None:
+@rule("doubt_reloads")
+def _(patch: pytest.MonkeyPatch) -> None:
     async def trusting(self: holdings.Holdings, owners: object, call: Any) -> Any:
         return await call
 
     patch.setattr(holdings.Holdings, "written", trusting)
 
 
-@rule
-def reload_tracks(patch: pytest.MonkeyPatch) -> None:
+@rule("reload_keeps_handed_over")
+def _(patch: pytest.MonkeyPatch) -> None:
     load = tenure.Tenure.load
 
     def forgetful(self: tenure.Tenure, grant: Any) -> None:
@@ -370,8 +430,8 @@ def reload_tracks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "load", forgetful)
 
 
-@rule
-def miss_reloads(patch: pytest.MonkeyPatch) -> None:
+@rule("missed_settle_reloads")
+def _(patch: pytest.MonkeyPatch) -> None:
     settled = settler.Settler._settled
 
     def trusting(self: settler.Settler, batch: Any, recorded: Settled) -> None:
@@ -380,20 +440,20 @@ def miss_reloads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settler.Settler, "_settled", trusting)
 
 
-@rule
-def last_look(patch: pytest.MonkeyPatch) -> None:
+@rule("lapse_stops_firing.last_look")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Desk, "_still_may", lambda self, batch: True)
 
 
-@rule
-def lapse_stops(patch: pytest.MonkeyPatch) -> None:
+@rule("lapse_stops_firing")
+def _(patch: pytest.MonkeyPatch) -> None:
     """Both looks at the lease: the last one alone is enough, the gate before it only saves work."""
-    last_look(patch)
+    RULES["lapse_stops_firing.last_look"](patch)
     patch.setattr(lease.Gate, "open", property(lambda self: not self.held_shut))
 
 
-@rule
-def lapse_recheck(patch: pytest.MonkeyPatch) -> None:
+@rule("lapsed_node_renews_then_checks")
+def _(patch: pytest.MonkeyPatch) -> None:
     renewed = lease.Lease.renewed
 
     def forgive(self: lease.Lease, asked_ms: int) -> bool:
@@ -403,13 +463,13 @@ def lapse_recheck(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lease.Lease, "renewed", forgive)
 
 
-@rule
-def drain_no_fire(patch: pytest.MonkeyPatch) -> None:
+@rule("drain_stops_firing")
+def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tenure.Tenure, "may_fire", property(lambda self: self.doubt is None))
 
 
-@rule
-def drain_settles(patch: pytest.MonkeyPatch) -> None:
+@rule("drain_waits_for_settles")
+def _(patch: pytest.MonkeyPatch) -> None:
     release = lane.Lane._release
 
     async def hasty(self: lane.Lane) -> bool:
@@ -421,8 +481,8 @@ def drain_settles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lane.Lane, "_release", hasty)
 
 
-@rule
-def held_once(patch: pytest.MonkeyPatch) -> None:
+@rule("held_job_is_not_taken_again.handed_over")
+def _(patch: pytest.MonkeyPatch) -> None:
     def forgetful(self: window.Window, job: Any) -> Any:
         found = self.tenures.get(job.shard)
         return None if found is None or job.key in found.held else found
@@ -430,8 +490,8 @@ def held_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(window.Window, "_wanted_by", forgetful)
 
 
-@rule
-def not_early(patch: pytest.MonkeyPatch) -> None:
+@rule("fires_when_due")
+def _(patch: pytest.MonkeyPatch) -> None:
     tick, next_batch = Desk.tick, Desk._next_batch
     patch.setattr(Desk, "tick", lambda self, now_ms: tick(self, now_ms + 50))
     patch.setattr(Desk, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))

@@ -444,18 +444,26 @@ async def owners_of(world: Rig) -> list[Owner]:
 
 NEEDED: dict[str, Callable[[], Awaitable[None]]] = {
     "settle_in_lane": test_two_steps_of_one_lane_never_overlap,
-    "decide_in_lane": test_two_steps_of_one_lane_never_overlap,
-    "from_memory": test_the_range_that_the_line_passed_is_scanned_from_the_line_that_memory_knew,
-    "line_before_scan": test_a_row_that_commits_just_before_the_line_passes_it_is_found_without_a_wake,
-    "stale_entry": test_a_stale_entry_before_the_line_leaves_the_job_to_the_store,
-    "consume_read": test_a_job_whose_wake_comes_between_read_and_answer_fires,
-    "unwheel_first": (test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires),
-    "decide_returns": (test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires),
-    "takeover_requests": test_after_a_takeover_every_request_is_answered_before_anything_fires,
-    "miss_reloads": test_a_settle_that_changed_no_row_loads_the_shard_again_and_the_job_fires_as_it_stands,
-    "lapse_stops": test_after_a_lapse_nothing_fires_before_ownership_was_checked_after_the_renewal,
-    "last_look": test_after_a_stall_longer_than_the_lease_what_was_about_to_be_handed_over_waits_for_the_check,
-    "lapse_recheck": test_a_node_that_lapsed_hands_over_nothing_of_a_shard_that_was_taken_while_it_renewed,
+    "answer_in_lane": test_two_steps_of_one_lane_never_overlap,
+    "scan_starts_at_remembered_line": test_the_range_that_the_line_passed_is_scanned_from_the_line_that_memory_knew,
+    "line_moves_before_scan": test_a_row_that_commits_just_before_the_line_passes_it_is_found_without_a_wake,
+    "stale_entry_is_skipped": test_a_stale_entry_before_the_line_leaves_the_job_to_the_store,
+    "only_read_requests_are_deleted": test_a_job_whose_wake_comes_between_read_and_answer_fires,
+    "off_wheel_before_decision": (
+        test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires
+    ),
+    "undecided_job_returns_to_wheel": (
+        test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_onto_the_wheel_and_fires
+    ),
+    "takeover_answers_requests_first": test_after_a_takeover_every_request_is_answered_before_anything_fires,
+    "missed_settle_reloads": test_a_settle_that_changed_no_row_loads_the_shard_again_and_the_job_fires_as_it_stands,
+    "lapse_stops_firing": test_after_a_lapse_nothing_fires_before_ownership_was_checked_after_the_renewal,
+    "lapse_stops_firing.last_look": (
+        test_after_a_stall_longer_than_the_lease_what_was_about_to_be_handed_over_waits_for_the_check
+    ),
+    "lapsed_node_renews_then_checks": (
+        test_a_node_that_lapsed_hands_over_nothing_of_a_shard_that_was_taken_while_it_renewed
+    ),
 }
 """Rules that a node keeps, as tests/simulation/rules.py takes them out, and the test that fails without each."""
 

@@ -40,7 +40,7 @@ def caller_steps(world: World, state: State, number: int, out: list[Step]) -> No
 
 def _request_number(world: World, state: State, number: int) -> int:
     """The id of a request, drawn when its transaction begins: ids do not come in the order of commits."""
-    if world.on["no_request_cursor"]:  # then their order is nothing to anybody: they only differ
+    if world.on["requests_are_read_without_cursor"]:  # then their order is nothing to anybody: they only differ
         return number
     return 1 + sum(caller.phase != START for caller in state.callers)
 
@@ -50,15 +50,17 @@ def _insert(world: World, state: State, number: int, what: Insert, out: list[Ste
     if caller.phase == IN_TRANSACTION:
         out.append(_commit_insert(world, state, number, what, caller))
         return
-    unlocked_at_once = what.user and world.on["no_request_cursor"] and world.on["user_always_wakes"]
+    unlocked_at_once = (
+        what.user and world.on["requests_are_read_without_cursor"] and world.on["user_transaction_always_wakes"]
+    )
     if unlocked_at_once:  # it reads nothing: its beginning is nothing that anybody could notice
         out.append(_commit_insert(world, state, number, what, caller._replace(number=number)))
         return
-    if caller.phase == START and not what.user and not world.on["line_read_under_lock"]:
+    if caller.phase == START and not what.user and not world.on["line_is_read_under_lock"]:
         saw = with_caller(state, number, Caller(SAW_LINE, line=state.line))
         out.append(Step(("caller", number, "sees line", state.line), saw))
         return
-    lock = NO_LOCK if what.user else world.lock("insert_locked", SHARE)
+    lock = NO_LOCK if what.user else world.lock("insert_holds_lock", SHARE)
     if free(state, lock):
         line = caller.line if caller.phase == SAW_LINE else state.line
         begun = Caller(IN_TRANSACTION, lock, line, number=_request_number(world, state, number))
@@ -71,11 +73,11 @@ def _commit_insert(world: World, state: State, number: int, what: Insert, caller
     after = state
     for job, due in what.rows:
         after = with_row(after, job, Row(due, due))
-    always = what.user and world.on["user_always_wakes"]
+    always = what.user and world.on["user_transaction_always_wakes"]
     named = what.rows if always else tuple(row for row in what.rows if row[1] < caller.line)
     if not world.on["wake_names_every_row"]:
         named = named[:1]
-    if named and (world.on["insert_wakes"] or what.user):
+    if named and (world.on["insert_wakes_owner"] or what.user):
         after = after._replace(wakes=after.wakes | {Wake(named, caller.number)})
     label = ("caller", number, "commits its insert", what.rows, "wake names", named)
     return Step(label, with_caller(after, number, Caller(ANSWERED)))
@@ -98,10 +100,12 @@ def _name(ask: Ask | Change) -> str:
 def _begin_change(world: World, state: State, number: int, what: Change, out: list[Step]) -> None:
     """Under the share lock; at a shard found released, under the exclusive one [1, 7]."""
     again = state.callers[number].phase == FOUND_RELEASED
-    lock = world.lock("released_locked", EXCLUSIVE) if again else world.lock("change_locked", SHARE)
+    lock = (
+        world.lock("released_change_locks_exclusively", EXCLUSIVE) if again else world.lock("change_holds_lock", SHARE)
+    )
     if not free(state, lock):
         return
-    decides = again and (state.owner == RELEASED or not world.on["released_checked"])
+    decides = again and (state.owner == RELEASED or not world.on["released_shard_is_checked_again"])
     row = state.rows[what.job]
     begun = Caller(IN_TRANSACTION, lock, state.line, row, _request_number(world, state, number), state.owner, decides)
     label = ("caller", number, _name(what), "begins, line", state.line, row, "decides itself" if decides else "")
@@ -122,8 +126,8 @@ def _commit_change(world: World, state: State, number: int, ask: Ask) -> Step:
         return Step((*who, "writes a request"), asked._replace(asks=state.asks | {ask}))
     if state.rows[ask.job] != seen:
         return Step((*who, "the row has changed, once more"), with_caller(state, number, Caller(START)))
-    after, violation = acknowledge(state, ask, world.on["change_entry"])
-    if ask.due != CANCEL and ask.due < caller.line and world.on["change_wakes"]:
+    after, violation = acknowledge(state, ask, world.on["reschedule_writes_entry.caller"])
+    if ask.due != CANCEL and ask.due < caller.line and world.on["reschedule_wakes_owner"]:
         after = after._replace(wakes=after.wakes | {Wake(((ask.job, ask.due),), caller.number)})
     return Step((*who, "acknowledged"), with_caller(after, number, Caller(ANSWERED)), violation)
 
@@ -138,7 +142,7 @@ def _give_up(world: World, state: State, number: int, ask: Ask, out: list[Step])
     elif ask in state.asks:
         after = with_caller(state, number, Caller(UNAVAILABLE))._replace(asks=state.asks - {ask})
         out.append(Step((*who, "takes its request back, Unavailable"), after))
-    elif world.on["give_up_claims"]:
+    elif world.on["decided_request_is_not_withdrawn"]:
         out.append(Step((*who, "was decided, the verdict counts"), with_caller(state, number, Caller(ANSWERED))))
     else:
         violation = "respected: Unavailable, though the request was decided"

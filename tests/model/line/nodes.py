@@ -131,12 +131,12 @@ class Turn:
         if node.lane:
             return
         silent = state.owner == other and bool(state.nodes[other].lapsed)
-        if not self.world.on["heartbeat_checked_again"]:
+        if not self.world.on["takeover_checks_heartbeat_again"]:
             # `lapsed` of a node without the shard: what it saw of the other one.
             if silent and not node.lapsed:
                 self.go(("sees the other's heartbeat stand still",), node._replace(lapsed=1))
             silent = state.owner == other and bool(node.lapsed)
-        lock = self.world.lock("owner_exclusive", EXCLUSIVE)
+        lock = self.world.lock("takeover_locks_exclusively", EXCLUSIVE)
         if (silent or state.owner in (RELEASED, DEAD, self.index)) and free(state, lock):
             self.go(("begins a takeover",), node._replace(lane=TakeOver(lock, state.epoch)))
 
@@ -149,7 +149,7 @@ class Turn:
             self.go(("LAPSES",), node._replace(lapsed=1), after, progress=False)
         if not self.idle:
             return
-        if node.lapsed and on["renew_then_check"]:
+        if node.lapsed and on["lapsed_node_renews_then_checks"]:
             checked = forget(self.world, node) if on["lapse_reloads"] else node._replace(doubt=node.doubt or 2)
             self.go(("renews, must check",), checked._replace(lapsed=0))
         elif node.lapsed == 1 and self.mine:
@@ -161,7 +161,7 @@ class Turn:
 
     def reload(self) -> None:
         """Wait until nothing else of this shard is open, check the owner, load again [10]."""
-        if not self.idle or not free(self.state, self.world.lock("reload_waits", EXCLUSIVE)):
+        if not self.idle or not free(self.state, self.world.lock("reload_waits_for_lock", EXCLUSIVE)):
             return
         if not self.mine:
             self.go(("checks: not the owner any more",), self.world.blank)
@@ -211,52 +211,56 @@ class Turn:
         for held in self.node.held:
             if not held.handed_over:
                 continue
-            self.begin(Settle(world.lock("settle_locked", SHARE), held.job, held.attempt), "settle_fenced", slot)
+            self.begin(Settle(world.lock("settle_holds_lock", SHARE), held.job, held.attempt), "settle_is_fenced", slot)
             for at in sorted(at for at in retries if at <= world.scenario.horizon):
-                lock = world.lock_of_low("settle_locked", at < state.low)
-                self.begin(Settle(lock, held.job, held.attempt, at), "settle_fenced", slot, state=spent)
+                lock = world.lock_of_low("settle_holds_lock", at < state.low)
+                self.begin(Settle(lock, held.job, held.attempt, at), "settle_is_fenced", slot, state=spent)
 
     def decide(self) -> None:
         """A request to cancel or reschedule: handed over: no; held: off the wheel, then yes; else by the row [7]."""
         state, node, on = self.state, self.node, self.world.on
-        slot = "lane" if on["decision_in_lane"] else "beside"
+        slot = "lane" if on["answer_in_lane.decision"] else "beside"
         for ask in state.asks:
             held = next((held for held in node.held if held.job == ask.job), None)
             if held and held.handed_over and on["handed_over_is_too_late"]:
                 if self.mine and node.slot(slot) is None and free(state, SHARE):
                     self.go(("says too late", ask), node, answer(self.world, state, ask))
                 continue
-            off_wheel = held if held and not held.handed_over and on["off_wheel_first"] else None
+            off_wheel = held if held and not held.handed_over and on["off_wheel_before_decision"] else None
             lowers = ask.due != CANCEL and ask.due < state.low
-            decision = Decide(self.world.lock_of_low("decision_locked", lowers), ask, off_wheel)
+            decision = Decide(self.world.lock_of_low("answer_holds_lock.decision", lowers), ask, off_wheel)
             kept = node.held - {off_wheel} if off_wheel else node.held
-            self.begin(decision, "decision_fenced", slot, node._replace(held=kept))
+            self.begin(decision, "answer_is_fenced.decision", slot, node._replace(held=kept))
 
     def drain(self) -> None:
         """A planned move: no new hand-overs, those in flight settled, then released; or called off [drain]."""
         state, node, on = self.state, self.node, self.world.on
-        if node.draining and (not node.lane or not on["call_off_in_lane"]):
+        if node.draining and (not node.lane or not on["drain_is_called_off_in_lane"]):
             self.go(("calls the DRAIN OFF",), node._replace(draining=False), progress=False)
         if node.lane:
             return
         if state.faults.drain and not node.draining and not node.lapsed:
             after = state._replace(faults=state.faults._replace(drain=state.faults.drain - 1))
             self.go(("DRAINS",), node._replace(draining=True), after, progress=False)
-        if node.draining and not (on["drain_waits"] and any(held.handed_over for held in node.held)):
-            self.begin(Release(self.world.lock("owner_exclusive", EXCLUSIVE)))
+        if node.draining and not (on["drain_waits_for_settles"] and any(held.handed_over for held in node.held)):
+            self.begin(Release(self.world.lock("release_locks_exclusively", EXCLUSIVE)))
 
     def consume(self) -> None:
         """Delete the wakes that are there and read the rows that they name [6]."""
         state, on = self.state, self.world.on
-        wakes = frozenset(wake for wake in state.wakes if on["no_request_cursor"] or wake.number > self.node.seen)
+        wakes = frozenset(
+            wake for wake in state.wakes if on["requests_are_read_without_cursor"] or wake.number > self.node.seen
+        )
         if not wakes:
             return
         found = []
         for job in sorted({job for wake in wakes for job, _ in wake.named}):
             row = state.rows[job]
-            if row and row.status == PENDING and (row.due < state.line or not on["consume_before_line"]):
+            if row and row.status == PENDING and (row.due < state.line or not on["wake_takes_only_before_line"]):
                 found.append(Held(job, row.due, row.attempt))
-        self.begin(Consume(self.world.lock_of_low("consume_locked"), wakes, tuple(found)), "consume_fenced")
+        self.begin(
+            Consume(self.world.lock_of_low("answer_holds_lock.wake"), wakes, tuple(found)), "answer_is_fenced.wake"
+        )
 
     def advance(self) -> None:
         """Move the line a step [4]."""
@@ -265,7 +269,7 @@ class Turn:
         new = max(state.line, min(state.line + 1, state.now + bounds.lookahead, bounds.horizon + bounds.beyond))
         if node.draining or any(left and left.end != OPEN for left in node.left):
             return
-        if not world.on["line_before_scan"]:
+        if not world.on["line_moves_before_scan"]:
             if new > node.line and node.left == world.nothing_left:
                 fresh = (Left(start_of(node.line)),) * len(node.left)
                 self.go(("will scan up to", new, "and move the line then"), node._replace(line=new, left=fresh))
@@ -274,8 +278,8 @@ class Turn:
             new = node.line
         elif new <= node.line:
             return
-        start = node.line if world.on["scan_from_memory"] else state.line
-        self.begin(Advance(world.lock("advance_exclusive", EXCLUSIVE), start, new), "advance_fenced")
+        start = node.line if world.on["scan_starts_at_remembered_line"] else state.line
+        self.begin(Advance(world.lock("advance_locks_exclusively.line", EXCLUSIVE), start, new), "advance_is_fenced")
 
     def scan(self) -> None:
         """Read rows or entries of a page, in a snapshot of their own [4, 5]."""
@@ -289,13 +293,13 @@ class Turn:
     def move_low(self) -> None:
         """Low follows the earliest moment that is still needed [8]."""
         state, node, on = self.state, self.node, self.world.on
-        low = min(node.line, state.now) if on["low_before_now"] else node.line
-        if on["low_before_left"]:
+        low = min(node.line, state.now) if on["low_stays_before_now"] else node.line
+        if on["low_stays_before_unscanned"]:
             low = min([low] + [moment_of(left.cursor) for left in node.left if left])
-        if on["low_before_held"]:
+        if on["low_stays_before_unsettled"]:
             low = min([low] + [held.due for held in node.held])
         if low > state.low and not node.draining:
-            self.begin(MoveLow(self.world.lock_of_low("low_locked"), low))
+            self.begin(MoveLow(self.world.lock_of_low("advance_locks_exclusively.low"), low))
 
 
 def _wrong_to_fire(state: State, held: Held) -> str | None:

@@ -72,7 +72,7 @@ class Advance(NamedTuple):
 
     def remember(self, world: World, before: State, after: State, node: Node) -> Node:
         """The line has moved, what it passed is left to scan [4]."""
-        if not world.on["line_before_scan"]:
+        if not world.on["line_moves_before_scan"]:
             return node
         fresh = Left(start_of(self.start))
         return node._replace(line=self.line, left=tuple(left or fresh for left in node.left))
@@ -99,14 +99,14 @@ class Consume(NamedTuple):
     def write(self, world: World, state: State, index: int, epoch: int) -> Written:
         """The wakes go, low is lowered to the smallest position that they name [6]."""
         low = state.low
-        if world.on["consume_lowers_low"]:
+        if world.on["answer_lowers_low.wake"]:
             low = min(low, *(due for wake in self.wakes for _, due in wake.named))
-        kept = state.wakes - self.wakes if world.on["consume_deletes_read"] else frozenset[Wake]()
+        kept = state.wakes - self.wakes if world.on["only_read_requests_are_deleted"] else frozenset[Wake]()
         return state._replace(wakes=kept, low=low), None
 
     def remember(self, world: World, before: State, after: State, node: Node) -> Node:
         node = node._replace(seen=max(wake.number for wake in self.wakes))
-        return take(world, after, node, self.found if world.on["consume_reads"] else ())
+        return take(world, after, node, self.found if world.on["wake_reads_its_rows"] else ())
 
 
 class Decide(NamedTuple):
@@ -120,20 +120,22 @@ class Decide(NamedTuple):
         asked = self.ask in state.asks
         row = state.rows[self.ask.job]
         assert row
-        if row.status != PENDING or (not asked and world.on["decision_claims"]):
+        if row.status != PENDING or (not asked and world.on["withdrawn_request_is_not_decided"]):
             return answer(world, state, self.ask), None
         lost = _settles_lost_shard(state, index, epoch)
         if not asked:
             lost = "respected: decides a request that was taken back, its caller said Unavailable"
-        state, violation = acknowledge(answer(world, state, self.ask), self.ask, world.on["decision_entry"])
-        if self.ask.due != CANCEL and world.on["decision_lowers_low"]:
+        state, violation = acknowledge(
+            answer(world, state, self.ask), self.ask, world.on["reschedule_writes_entry.owner"]
+        )
+        if self.ask.due != CANCEL and world.on["answer_lowers_low.decision"]:
             state = state._replace(low=min(state.low, self.ask.due))
         return state, lost or violation
 
     def remember(self, world: World, before: State, after: State, node: Node) -> Node:
         job, due = self.ask
         if self.ask not in before.asks:  # taken back meanwhile: the job returns to the wheel [7]
-            back = (self.off_wheel,) if self.off_wheel and world.on["decision_puts_back"] else ()
+            back = (self.off_wheel,) if self.off_wheel and world.on["undecided_job_returns_to_wheel"] else ()
             return take(world, after, node, back)
         node = node._replace(held=frozenset(h for h in node.held if h.job != job or h.handed_over))
         row = after.rows[job]
@@ -169,10 +171,10 @@ class Settle(NamedTuple):
         """The row moves on, an entry says where to, and low does not stay behind it [5, 8]."""
         entry, row = position(self.retry_at, self.job), state.rows[self.job]
         assert row
-        if entry in state.entries and not world.on["entry_or_ignored"]:
+        if entry in state.entries and not world.on["existing_entry_is_ignored"]:
             return None
         state = with_row(state, self.job, row._replace(due=self.retry_at, attempt=self.attempt + 1))
-        if world.on["retry_entry"]:
+        if world.on["retry_writes_entry"]:
             state = state._replace(entries=state.entries | {entry})
         if world.on["retry_lowers_low"]:
             state = state._replace(low=min(state.low, self.retry_at))

@@ -10,7 +10,7 @@ from tests.model.line.world import World
 
 def take(world: World, state: State, node: Node, found: Iterable[Held]) -> Node:
     """Put what was read onto the wheel unless held [5]; the latest ones that do not fit are left to scan [window]."""
-    known = {held.job for held in node.held} if world.on["not_held_twice"] else ()
+    known = {held.job for held in node.held} if world.on["held_job_is_not_taken_again"] else ()
     new = [held for held in found if held.job not in known]
     together = node.held.union(new)
     excess = len(together) - world.room
@@ -18,8 +18,16 @@ def take(world: World, state: State, node: Node, found: Iterable[Held]) -> Node:
         return node._replace(held=together)
     leaving = sorted(_may_leave(world, node, new), key=lambda held: position(held.due, held.job))[-excess:]
     taken = node._replace(held=together.difference(leaving))
-    stay = [held for held in leaving if world.on["displaced_is_left" if held in node.held else "not_taken_is_left"]]
-    if not world.on["smallest_is_left"]:
+    stay = [
+        held
+        for held in leaving
+        if world.on[
+            "job_without_room_is_left_to_scan.displaced"
+            if held in node.held
+            else "job_without_room_is_left_to_scan.not_taken"
+        ]
+    ]
+    if not world.on["smallest_position_is_left_to_scan"]:
         stay = stay[-1:]
     for held in stay:
         taken = _leave(world, taken, *_place(world, state, held))
@@ -28,23 +36,23 @@ def take(world: World, state: State, node: Node, found: Iterable[Held]) -> Node:
 
 def _may_leave(world: World, node: Node, new: list[Held]) -> list[Held]:
     """Those of which the latest give way: all that wait, never one that was handed over."""
-    if not world.on["earlier_displaces"]:
+    if not world.on["earlier_job_displaces_later"]:
         return new
-    return new + [held for held in node.held if not held.handed_over or not world.on["only_waiting_displaced"]]
+    return new + [held for held in node.held if not held.handed_over or not world.on["handed_over_is_not_displaced"]]
 
 
 def _place(world: World, state: State, held: Held) -> tuple[int, int]:
     """The priority and the position at which a scan finds this job again."""
-    priority = world.priority[held.job] if world.on["left_by_priority"] else 0
+    priority = world.priority[held.job] if world.on["left_to_scan_of_own_priority"] else 0
     row = state.rows[held.job]
     assert row
-    return priority, position(held.due if world.on["left_by_due"] else row.key, held.job)
+    return priority, position(held.due if world.on["left_to_scan_at_due_position"] else row.key, held.job)
 
 
 def _leave(world: World, node: Node, priority: int, pos: int) -> Node:
     """Join what is left to scan of this priority: the smaller cursor wins, a page under way ends before it."""
     left = node.left[priority]
-    if left is None or pos < left.cursor or not world.on["left_joins"]:
+    if left is None or pos < left.cursor or not world.on["smaller_cursor_wins"]:
         return with_left(node, priority, Left(pos))
     if left.end != OPEN and pos < left.end:
         return with_left(node, priority, Left(left.cursor, pos))
@@ -60,7 +68,7 @@ def load(world: World, state: State, node: Node) -> Node:
 
     Requests, scan and firing come in any order from here, which is more than the rules allow.
     """
-    left = Left(start_of(state.low)) if world.on["takeover_scans"] and state.low < state.line else None
+    left = Left(start_of(state.low)) if world.on["takeover_scans_from_low"] and state.low < state.line else None
     return node._replace(doubt=0, line=state.line, left=(left,) * len(node.left))
 
 
@@ -86,14 +94,14 @@ def read(world: World, state: State, node: Node, priority: int) -> tuple[tuple[H
 
 def _rows(world: World, state: State) -> Iterable[int]:
     for job, row in enumerate(state.rows):
-        if row and row.status == PENDING and (row.due == row.key or not world.on["row_key_is_due"]):
+        if row and row.status == PENDING and (row.due == row.key or not world.on["stale_row_is_skipped"]):
             yield position(row.key, job)
 
 
 def _entries(world: World, state: State) -> Iterable[int]:
     for pos in state.entries:
         row = state.rows[job_at(pos)]
-        if row and row.status == PENDING and (row.due == moment_of(pos) or not world.on["entry_is_due"]):
+        if row and row.status == PENDING and (row.due == moment_of(pos) or not world.on["stale_entry_is_skipped"]):
             yield pos
 
 

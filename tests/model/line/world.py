@@ -76,7 +76,7 @@ class World:
 
     def lock_of_low(self, rule: str, lowers: bool = True) -> int:
         """Exclusive from the start for what will write low [1]."""
-        return self.lock(rule, EXCLUSIVE if lowers and self.on["low_exclusive"] else SHARE)
+        return self.lock(rule, EXCLUSIVE if lowers and self.on["low_write_locks_exclusively"] else SHARE)
 
 
 def free(state: State, lock: int) -> bool:

@@ -51,7 +51,7 @@ class ShardsModel:
     def initial(self) -> State:
         s = self.scenario
         owner = Node(memory=(Memory(1, 1), Memory(1, 1)))
-        order = SHARDS if self.on["locks_in_order"] else SHARDS[::-1]
+        order = SHARDS if self.on["shards_are_locked_in_order"] else SHARDS[::-1]
         insert = Transaction("insert", order)
         faults = (s.lapse, s.crash, s.doubt)
         return State(
@@ -124,12 +124,12 @@ class ShardsModel:
         )
 
     def _locked(self, transaction: Transaction) -> tuple[int, ...]:
-        return transaction.shards if self.on["locks_every_shard"] else transaction.shards[:1]
+        return transaction.shards if self.on["every_shard_is_locked"] else transaction.shards[:1]
 
     def _insert(self, state: State, transaction: Transaction) -> Step:
         """Both rows, and a wake for each shard whose line was seen behind its job."""
         named = [n for n, (shard, _) in zip(transaction.shards, transaction.reads, strict=True) if shard.line > DUE]
-        if not self.on["wake_every_shard"]:
+        if not self.on["every_shard_is_woken"]:
             named = named[:1]
         after = state._replace(rows=(PENDING, PENDING), wakes=state.wakes.union(named), insert=None)
         return Step(("the insert commits, wakes", named), after)
@@ -235,14 +235,14 @@ class ShardsModel:
         if transaction.kind == "takeover":
             gone = (
                 (DEAD, index)
-                if not transaction.silent[1 - index] and self.on["heartbeat_under_locks"]
+                if not transaction.silent[1 - index] and self.on["heartbeat_is_read_under_locks"]
                 else (0, 1, DEAD)
             )
             return [n for n, epoch, shard in pairs if state.shards[n].epoch == epoch and shard.owner in gone]
         mine = [shard.epoch == epoch and shard.owner in (index, DEAD) for _, epoch, shard in pairs]
-        if not self.on["fence_every_shard"]:
+        if not self.on["every_shard_is_fenced"]:
             mine = mine[:1] * len(mine)
-        if not self.on["lost_stands_alone"] and not all(mine):
+        if not self.on["lost_shard_costs_no_other"] and not all(mine):
             mine = [False] * len(mine)
         return [n for (n, _, _), owns in zip(pairs, mine, strict=True) if owns]
 
@@ -280,7 +280,7 @@ class ShardsModel:
         self, before: State, after: State, n: int, transaction: Transaction, recorded: bool, memory: Memory
     ) -> Memory:
         if not recorded:
-            lost_both = not self.on["lost_stands_alone"]
+            lost_both = not self.on["lost_shard_costs_no_other"]
             return memory._replace(held=NOT_HELD) if lost_both and transaction.kind == "settle" else Memory()
         match transaction.kind:
             case "takeover":
@@ -297,7 +297,7 @@ class ShardsModel:
     def _lose_answer(self, state: State, index: int, transaction: Transaction) -> Step:
         """Every shard of the transaction is in doubt."""
         node, (lapse, crash, doubt) = state.nodes[index], state.faults
-        doubted = transaction.shards if self.on["doubt_every_shard"] else transaction.shards[:1]
+        doubted = transaction.shards if self.on["every_shard_is_in_doubt"] else transaction.shards[:1]
         memory = [forget(m) if n in doubted and m.epoch else m for n, m in enumerate(node.memory)]
         after = state._replace(orphan=(index, transaction), faults=(lapse, crash, doubt - 1))
         label = (f"node {index}", "hears NO ANSWER to", transaction.kind, transaction.shards)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RULES = {
-    "locks_every_shard": "a transaction locks the first of its shards only",
-    "locks_in_order": "an insert takes its locks in another order",
+    "every_shard_is_locked": "a transaction locks the first of its shards only",
+    "shards_are_locked_in_order": "an insert takes its locks in another order",
     "exclusive_from_start": "an exclusive lock is had by upgrading a share lock",
-    "heartbeat_under_locks": "a takeover trusts the heartbeat that it saw before it had its locks",
-    "fence_every_shard": "the owner of the first shard is checked, and that counts for both",
-    "lost_stands_alone": "when one shard is lost, the outcomes of the other are dropped with it",
-    "wake_every_shard": "a wake is written for the first shard only",
-    "doubt_every_shard": "in doubt only the first shard is loaded again",
+    "heartbeat_is_read_under_locks": "a takeover trusts the heartbeat that it saw before it had its locks",
+    "every_shard_is_fenced": "the owner of the first shard is checked, and that counts for both",
+    "lost_shard_costs_no_other": "when one shard is lost, the outcomes of the other are dropped with it",
+    "every_shard_is_woken": "a wake is written for the first shard only",
+    "every_shard_is_in_doubt": "in doubt only the first shard is loaded again",
 }
 
 
@@ -36,12 +36,12 @@ LARGE: Mapping[str, ShardsScenario] = {
 }
 # The promise that breaks first without a rule, and the scenario that shows it after the fewest states.
 CAUGHT_BY: Mapping[str, tuple[str, str]] = {
-    "locks_every_shard": ("shards-doubt", "never lost"),
-    "locks_in_order": ("shards", "never lost"),
+    "every_shard_is_locked": ("shards-doubt", "never lost"),
+    "shards_are_locked_in_order": ("shards", "never lost"),
     "exclusive_from_start": ("shards-crash", "never lost"),
-    "heartbeat_under_locks": ("shards-lapse", "once"),
-    "fence_every_shard": ("shards-lapse", "never lost"),
-    "lost_stands_alone": ("shards-lapse", "never lost"),
-    "wake_every_shard": ("shards", "never lost"),
-    "doubt_every_shard": ("shards-doubt", "never lost"),
+    "heartbeat_is_read_under_locks": ("shards-lapse", "once"),
+    "every_shard_is_fenced": ("shards-lapse", "never lost"),
+    "lost_shard_costs_no_other": ("shards-lapse", "never lost"),
+    "every_shard_is_woken": ("shards", "never lost"),
+    "every_shard_is_in_doubt": ("shards-doubt", "never lost"),
 }
