@@ -1,4 +1,4 @@
-"""A rule has one name: in docs/concepts/line-protocol.md, in the models, and in rules.py."""
+"""A rule has one name: in docs/concepts/line-protocol.md, in the models, in rules.py, and where the code keeps it."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ PAGE = (ROOT / "docs" / "concepts" / "line-protocol.md").read_text(encoding="utf
 
 LIST = re.compile(r"^\*Rules:\*(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 HEADER = "| rule | in the model | in the code | reason |"
+CITED = re.compile(r"\bRules?: ([a-z_]+(?:,\s+[a-z_]+)*)\.")
 
 Parts = frozenset[str]
 """What is taken out of a rule: "" is the whole, "wake" the part of that name."""
@@ -70,3 +71,9 @@ def test_model_and_code_are_without_the_same_rules_but_for_those_of_the_table() 
 
 def test_the_table_has_no_row_for_a_rule_that_needs_none() -> None:
     assert (WHOLE, WHOLE) not in exceptions().values()
+
+
+def test_the_code_names_every_rule_where_it_keeps_it() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    cited = {name for text in sources for names in CITED.findall(text) for name in re.split(r",\s+", names)}
+    assert cited == LISTED

@@ -1,6 +1,6 @@
 """Answers what others ask of the owner of a shard: wakes, cancels, reschedules, runs at once.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,7 +35,10 @@ class Answerer:
         return self._next_poll_ms - self._clock.steady_ms() if self._holdings.tenures else IDLE_MS
 
     async def step(self) -> bool:
-        """Look for requests when poked, when a shard is new, or when it is time to [6, 7]."""
+        """Look for requests when poked, when a shard is new, or when it is time to.
+
+        Rules: answer_in_lane, requests_are_read_without_cursor, takeover_answers_requests_first.
+        """
         sound = [t for t in self._holdings.tenures.values() if t.doubt is None]
         poked = self._poked or any(not t.greeted for t in sound)
         if not sound or (not poked and self._clock.steady_ms() < self._next_poll_ms):
@@ -62,7 +65,10 @@ class Answerer:
         return bool(requests) or self._poked
 
     async def _decide(self, requests: Sequence[Request]) -> None:
-        """Take the jobs in question off the wheel, decide in the store, then let memory follow [7]."""
+        """Take the jobs in question off the wheel, decide in the store, then let memory follow.
+
+        Rules: off_wheel_before_decision, undecided_job_returns_to_wheel.
+        """
         holdings = self._holdings
         owners = holdings.owners_of(request.shard for request in requests)
         requests = [request for request in requests if request.shard in owners]

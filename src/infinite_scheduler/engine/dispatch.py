@@ -1,4 +1,7 @@
-"""Where the due jobs of one app wait for their handler, and are handed over."""
+"""Where the due jobs of one app wait for their handler, and are handed over.
+
+The rules that are named here are those of docs/concepts/line-protocol.md.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -95,7 +98,10 @@ class Desk:
                 self.alarm()
 
     def tick(self, now_ms: int) -> int:
-        """Let what is due by now go to the handler. Returns how many jobs that are."""
+        """Let what is due by now go to the handler. Returns how many jobs that are.
+
+        Rule: fires_when_due.
+        """
         due = self.wheel.pop_due(now_ms)
         for job in due:
             self._ready.push(job.priority, job.due_ms, job)
@@ -254,7 +260,10 @@ class Desk:
             self.stir()
 
     def _still_may(self, batch: Sequence[Job]) -> bool:
-        """Others may have worked since the gate was looked at; nothing was called yet, so it can be taken back."""
+        """Others may have worked since the gate was looked at; nothing was called yet, so it can be taken back.
+
+        Rule: lapse_stops_firing.
+        """
         if not self._gate.lease.valid():
             for job in batch:
                 self._take_back(job)

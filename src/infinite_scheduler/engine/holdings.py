@@ -1,6 +1,6 @@
 """What one lane owns, as memory knows it, and how sure it is of that.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,10 @@ class Holdings:
     # Shards come and go
 
     def enter(self, grants: Sequence[Grant]) -> None:
-        """Own these shards from now on."""
+        """Own these shards from now on.
+
+        Rules: unclean_takeover_makes_suspects, takeover_scans_from_low.
+        """
         for grant in grants:
             former = self.tenures.get(grant.shard)
             if former is not None:
@@ -61,7 +64,7 @@ class Holdings:
     # Doubt
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
-        """Nothing more of these is fired or written before it is checked in the store what is owned [10]."""
+        """Nothing more of these is fired or written before it is checked in the store what is owned."""
         for shard in shards:
             tenure = self.tenures.get(shard)
             if tenure is not None:
@@ -79,7 +82,10 @@ class Holdings:
         return {shard: t.owner for shard in shards if (t := tenures.get(shard)) is not None and t.doubt is None}
 
     async def written(self, owners: Collection[Shard], call: Awaitable[T]) -> T:
-        """The result of a write; without one it is not known what was written, so its shards are in doubt [10]."""
+        """The result of a write; without one it is not known what was written, so its shards are in doubt.
+
+        Rules: doubt_reloads, every_shard_is_in_doubt.
+        """
         try:
             result = await call
         except BaseException:
@@ -97,6 +103,6 @@ class Holdings:
             self.windows[job.app].put(job)
 
     def lower(self, low_ms: Mapping[Shard, int]) -> None:
-        """Low is here now, as something unsettled was written before it [8]."""
+        """Low is here now, as something unsettled was written before it."""
         for shard, its_ms in low_ms.items():
             self.tenures[shard].low_ms = its_ms

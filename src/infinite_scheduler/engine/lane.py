@@ -1,6 +1,6 @@
 """Where everything happens that a node does to its shards: one step at a time, its effect in memory before the next.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lane:
-    """Runs the shards of one lane: answers requests, moves lines, reads pages, settles outcomes, releases [2]."""
+    """Runs the shards of one lane: answers requests, moves lines, reads pages, settles outcomes, releases.
+
+    Rules: settle_in_lane, answer_in_lane.
+    """
 
     def __init__(
         self, ownership: Ownership, windows: Mapping[str, Window], clock: Clock, settings: LaneSettings, tell: Observer
@@ -110,7 +113,7 @@ class Lane:
         self._stir.set()
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
-        """Check in the store what is owned of these before anything more is fired or written [10]."""
+        """Check in the store what is owned of these before anything more is fired or written."""
         self.holdings.doubt(shards, why)
         self._stir.set()
 
@@ -207,7 +210,10 @@ class Lane:
             self.holdings.lose(lost)
 
     async def _reload(self) -> bool:
-        """Wait for what is still open in the store, see what is still owned, begin again from there [10]."""
+        """Wait for what is still open in the store, see what is still owned, begin again from there.
+
+        Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
+        """
         doubted = {shard: tenure for shard, tenure in self.holdings.tenures.items() if tenure.doubt is not None}
         if not doubted:
             return False
@@ -225,7 +231,10 @@ class Lane:
         return True
 
     async def _release(self) -> bool:
-        """Release what is drained, or call it off if it takes too long: never while a release is under way."""
+        """Release what is drained, or call it off if it takes too long: never while a release is under way.
+
+        Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
+        """
         draining = [t for t in self.holdings.tenures.values() if t.draining and t.doubt is None]
         empty = [t for t in draining if not t.out]
         late = [
@@ -250,7 +259,7 @@ class Lane:
         return True
 
     async def _scan(self) -> bool:
-        """Read one page of one app, in turn [5]."""
+        """Read one page of one app, in turn."""
         windows = list(self._windows.values())
         self._turns += 1
         for i in range(len(windows)):
@@ -269,7 +278,10 @@ class Lane:
         return False
 
     async def _advance(self) -> bool:
-        """Move the lines that should move; what they passed is scanned in a later step, so after the commit [4]."""
+        """Move the lines that should move; what they passed is scanned in a later step, so after the commit.
+
+        Rule: line_moves_before_scan.
+        """
         now_ms = self._clock.wall_ms()
         steps = {app: window.next_steps(now_ms) for app, window in self._windows.items()}
         every = [step for some in steps.values() for step in some]

@@ -1,4 +1,7 @@
-"""May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold."""
+"""May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold.
+
+The rules that are named here are those of docs/concepts/line-protocol.md.
+"""
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.judge import describe
@@ -28,7 +31,10 @@ class Lease:
         self._asked_ms = None
 
     def renewed(self, asked_ms: int) -> bool:
-        """A renewal asked for at `asked_ms` is durable. True: the lease had lapsed, check everything that is owned."""
+        """A renewal asked for at `asked_ms` is durable. True: the lease had lapsed, check everything that is owned.
+
+        Rules: lapsed_node_renews_then_checks, lapse_reloads.
+        """
         had_lapsed = self.lapsed or not self.valid()
         if had_lapsed and self._renewed_ms is not None:
             self._tell(LeaseRenewed())
@@ -68,7 +74,10 @@ class Lease:
 
 
 class Gate:
-    """What is asked before every hand-over of this process: may it fire now, and what time is it?"""
+    """What is asked before every hand-over of this process: may it fire now, and what time is it?
+
+    Rules: lapse_stops_firing, fires_when_due.
+    """
 
     def __init__(self, lease: Lease, agreed: Agreed) -> None:
         self.lease = lease

@@ -1,6 +1,6 @@
 """Finds the job that ends its process: what was in flight when one died is fired again, in marked windows that shrink.
 
-The rules are in docs/concepts/line-protocol.md, "Poison jobs".
+The rules that are named here are those of docs/concepts/line-protocol.md, "Poison jobs".
 """
 
 import asyncio
@@ -58,6 +58,8 @@ class Level:
         """How many of the app may be marked now: of little room none yet, as a mark is a write.
 
         One of several apps has half of the window at most, so that those whose jobs hang leave some to the others.
+
+        Rule: window_is_bounded.
         """
         window = self.size if len(self.marked) == 1 else max(1, self.size // 2)
         room = min(window - len(self.marked[app]), self.size - self.under_way)
@@ -93,7 +95,10 @@ class Quarantine:
         self._patience_ms = PATIENCE_MS
 
     def detain(self, job: Job, tenure: Tenure) -> None:
-        """Take a job that may have ended a process."""
+        """Take a job that may have ended a process.
+
+        Rules: alone_at_death_is_failed, only_alone_is_charged, outlived_is_not_charged.
+        """
         size = tenure.suspects.get(job.key)
         if size == ALONE and tenure.charged:
             self._desks[job.app].fail(job, POISON)
@@ -124,7 +129,10 @@ class Quarantine:
     # Many and few
 
     async def _roll(self) -> bool:
-        """As some end, others are marked and fired; no level waits for another."""
+        """As some end, others are marked and fired; no level waits for another.
+
+        Rule: window_rolls.
+        """
         worked = False
         for size in (MANY, FEW):
             level = self._levels[size]
@@ -175,6 +183,10 @@ class Quarantine:
         return self._tenure(job) is not None
 
     async def _fire(self, level: Level, batch: Sequence[Job]) -> None:
+        """Let the batch go to its handler when its marks are durable.
+
+        Rules: marked_before_handed_over, marks_are_durable.
+        """
         try:
             marked = await self._mark(batch, level.size)
         except BaseException:
@@ -202,7 +214,10 @@ class Quarantine:
     # Alone
 
     async def _fire_one_alone(self) -> bool:
-        """From its mark until it has ended or outlived a watch nothing else is in flight: nobody else is charged."""
+        """From its mark until it has ended or outlived a watch nothing else is in flight: nobody else is charged.
+
+        Rules: alone_before_marked, alone_until_settled.
+        """
         if (
             self._resting()
             or any(map(self._flies, self._in_the_way))
@@ -251,7 +266,10 @@ class Quarantine:
         return self._desks[flight.job.app].flights.get(flight.job.key) is flight
 
     async def _others_ended(self) -> bool:
-        """Wait until nothing is in flight; not for long, as meanwhile nothing is handed over."""
+        """Wait until nothing is in flight; not for long, as meanwhile nothing is handed over.
+
+        Rule: wait_to_be_alone_ends.
+        """
         desks = self._desks.values()
         while any(desk.flights for desk in desks) or (
             any(desk.busy for desk in desks) and self._clock.steady_ms() < self._shut_ms + LEFT_BEHIND_MS
@@ -264,7 +282,10 @@ class Quarantine:
         return True
 
     async def _accuse(self, job: Job) -> None:
-        """Mark the job as alone, and fire it."""
+        """Mark the job as alone, and fire it.
+
+        Rules: marked_before_handed_over, watch_grows.
+        """
         if self._tenure(job) is None or job.key not in await self._mark([job], ALONE):
             return
         tenure, desk = self._tenure(job), self._desks[job.app]
@@ -275,7 +296,10 @@ class Quarantine:
             self._tell(SuspectsFound(app=job.app, count=1, batch=ALONE))
 
     async def _let_go(self, job: Job) -> None:
-        """Open the gate as soon as the mark does not charge the job with what others do."""
+        """Open the gate as soon as the mark does not charge the job with what others do.
+
+        Rules: watch_ends, mark_is_replaced_before_gate_opens, mark_of_unfired_is_put_back.
+        """
         nap_ms = LOOK_MS
         while not await self._is_cleared(job):
             await sleep(self._clock, nap_ms)
@@ -301,7 +325,10 @@ class Quarantine:
 
 
 def _next_size(size: int | None) -> int:
-    """The window for a job that was in one of `size` when its process ended."""
+    """The window for a job that was in one of `size` when its process ended.
+
+    Rules: window_narrows_after_death, outlived_is_alone_again.
+    """
     if size is None:
         return MANY
     return next((smaller for smaller in SIZES if smaller < size), ALONE)

@@ -1,6 +1,6 @@
 """Makes durable how deliveries ended: outcomes wait a moment for each other, and go to the store in batches.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from collections import deque
@@ -78,7 +78,10 @@ class Settler:
         return self._first_ms + self._linger_ms - self._clock.steady_ms() if self._outcomes else None
 
     async def step(self) -> bool:
-        """Make outcomes durable, fenced; what the handlers want again goes back onto the wheel [5, 8, 11]."""
+        """Make outcomes durable, fenced; what the handlers want again goes back onto the wheel.
+
+        Rule: settle_in_lane.
+        """
         running = self._long_running()
         if not running and not self._is_time():
             return False
@@ -143,7 +146,10 @@ class Settler:
         return [(tenure, unrecordable(settlement, error)) for tenure, settlement in batch]
 
     def _settled(self, batch: Sequence[Ended], recorded: Recorded) -> None:
-        """Memory follows what the store says of each shard: recorded, lost, or not as this node remembered it."""
+        """Memory follows what the store says of each shard: recorded, lost, or not as this node remembered it.
+
+        Rules: missed_settle_reloads, lost_shard_costs_no_other.
+        """
         counts: dict[str, dict[str, int]] = {}
         sizes: dict[str, int] = {}
         again = []

@@ -1,4 +1,7 @@
-"""What a node holds of one shard that it owns."""
+"""What a node holds of one shard that it owns.
+
+The rules that are named here are those of docs/concepts/line-protocol.md.
+"""
 
 from infinite_scheduler.model import Job, Priority, priority_of, start_of
 from infinite_scheduler.store.base import Grant
@@ -43,7 +46,10 @@ class Tenure:
         self.load(grant)
 
     def load(self, grant: Grant) -> None:
-        """Begin again from what the store says; what was handed over stays tracked."""
+        """Begin again from what the store says; what was handed over stays tracked.
+
+        Rules: takeover_scans_from_low, reload_keeps_handed_over, reload_keeps_suspects.
+        """
         self.line_ms = grant.line_ms
         self.low_ms = grant.low_ms
         self.unswept_ms = grant.low_ms  # from here on the safety net has not looked
@@ -55,6 +61,10 @@ class Tenure:
 
     @property
     def may_fire(self) -> bool:
+        """May its jobs be handed over?
+
+        Rules: drain_stops_firing, doubt_reloads.
+        """
         return not self.draining and self.doubt is None
 
     @property
@@ -78,7 +88,11 @@ class Tenure:
         return min(self.cursors) >= self.end
 
     def rejoin(self, place: bytes) -> None:
-        """The job at this position is not held after all: it is left to scan."""
+        """The job at this position is not held after all: it is left to scan.
+
+        Rules: job_without_room_is_left_to_scan, smaller_cursor_wins, smallest_position_is_left_to_scan,
+        left_to_scan_of_own_priority.
+        """
         priority = priority_of(place)
         self.cursors[priority] = min(self.cursors[priority], place)
 
@@ -86,6 +100,8 @@ class Tenure:
         """The moment before which everything is settled: never past now, an unread range, or a job that is not settled.
 
         Jobs that are held for a later moment cannot be before now; of the overdue ones, those of the whole app count.
+
+        Rules: low_stays_before_now, low_stays_before_unscanned, low_stays_before_unsettled.
         """
         bounds = [now_ms, self.line_ms, self.unread_ms]
         if oldest_ready_ms is not None:

@@ -1,4 +1,7 @@
-"""What one lane reads ahead of one app: the jobs before the line, as many as fit the memory."""
+"""What one lane reads ahead of one app: the jobs before the line, as many as fit the memory.
+
+The rules that are named here are those of docs/concepts/line-protocol.md.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -71,7 +74,10 @@ class Window:
     # Taking jobs in
 
     def put(self, job: Job) -> bool:
-        """Hold a job until it is due, unless it is held already. False: there is no room, it is left to scan."""
+        """Hold a job until it is due, unless it is held already. False: there is no room, it is left to scan.
+
+        Rules: job_without_room_is_left_to_scan, left_to_scan_at_due_position.
+        """
         tenure = self._wanted_by(job)
         if tenure is None:
             return True
@@ -108,7 +114,10 @@ class Window:
             self._passed[lower] += count
 
     def _wanted_by(self, job: Job) -> Tenure | None:
-        """The reign over the job's shard, unless it has the job already."""
+        """The reign over the job's shard, unless it has the job already.
+
+        Rule: held_job_is_not_taken_again.
+        """
         tenure = self.tenures.get(job.shard)
         if tenure is None or job.key in tenure.held or job.key in tenure.out:
             return None
@@ -118,6 +127,8 @@ class Window:
         """Take a held job off its wheel or queue, so that it cannot fire while its change is decided.
 
         Returns a copy: should it be put back, what a queue still has of it stays stale.
+
+        Rule: off_wheel_before_decision.
         """
         job = tenure.held.pop(key, None)
         tenure.detained.pop(key, None)
@@ -133,7 +144,10 @@ class Window:
         self._budget.give(self.app, size)
 
     def _displace_for(self, job: Job) -> bool:
-        """Make room by giving back jobs that would fire later than this one."""
+        """Make room by giving back jobs that would fire later than this one.
+
+        Rules: earlier_job_displaces_later, handed_over_is_not_displaced, left_to_scan_at_due_position.
+        """
         share = self._share()
         while not self._budget.take(self.app, job.size):
             victim = self.desk.last_after(job, share)
@@ -270,7 +284,10 @@ class Window:
         return tenure.safe_low(now_ms, self.desk.oldest_waiting_ms())
 
     def stepped(self, steps: Iterable[Step]) -> None:
-        """Lines have moved, durably; what they passed is left to scan, from the line that memory knew."""
+        """Lines have moved, durably; what they passed is left to scan, from the line that memory knew.
+
+        Rule: scan_starts_at_remembered_line.
+        """
         for step in steps:
             tenure = self.tenures.get(step.shard.number)
             if tenure is not None and tenure.owner == step.owner:

@@ -191,6 +191,8 @@ class Dialect(ABC):
         """Lock these shards, which come in order, to the end of the transaction; then read their columns.
 
         Beside them `tables_version`, where that can be had by the way, or None.
+
+        Rules: shards_are_locked_in_order, line_is_read_under_lock.
         """
 
     @abstractmethod

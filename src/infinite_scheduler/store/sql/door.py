@@ -1,6 +1,6 @@
 """Transactions that anybody may run: insert jobs, and ask for changes of jobs that wait.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 import enum
@@ -26,7 +26,10 @@ class Inserted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) -> Inserted:
-    """Insert rows; where they are due before the line, ask the owner to look [1, 3]."""
+    """Insert rows; where they are due before the line, ask the owner to look.
+
+    Rules: insert_wakes_owner, wake_names_every_row, every_shard_is_woken.
+    """
     shards = lock_known(tx, chunks)
     fresh, repeats = claim_keys(tx, chunks, strict=strict)
     for app, rows in by_app(fresh).items():
@@ -40,7 +43,10 @@ def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) 
 
 
 def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
-    """Insert rows in a transaction of the user's own: it takes no lock, so it always asks the owner to look [3]."""
+    """Insert rows in a transaction of the user's own: it takes no lock, so it always asks the owner to look.
+
+    Rule: user_transaction_always_wakes.
+    """
     fresh, repeats = claim_keys(tx, chunks, strict=True)
     for app, rows in by_app(fresh).items():
         tx.insert_jobs(app, rows)
@@ -50,7 +56,10 @@ def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
 
 
 def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
-    """Lock the shards in share mode, to the commit [1]."""
+    """Lock the shards in share mode, to the commit.
+
+    Rules: insert_holds_lock, line_is_read_under_lock.
+    """
     shards = tx.lock_shards(chunks.keys(), exclusive=False)
     for shard in chunks:
         if shard not in shards:
@@ -134,11 +143,13 @@ class Standing(enum.Enum):
 def ask(
     tx: Statements, wishes: Sequence[Ask], *, exclusive: bool, doubtful: Collection[bytes] = ()
 ) -> Mapping[bytes, Standing]:
-    """Decide what nobody else decides; for the rest, write a request to the owner [7].
+    """Decide what nobody else decides; for the rest, write a request to the owner.
 
     At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks
     decides, under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
     written before, are taken back first; if the owner has answered meanwhile, its verdict counts.
+
+    Rules: change_holds_lock, released_change_locks_exclusively, released_shard_is_checked_again.
     """
     shards = tx.lock_shards({wish.shard for wish in wishes}, exclusive=exclusive)
     standing = _answered(tx, doubtful)
@@ -180,7 +191,10 @@ def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standi
 
 
 def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Standing:
-    """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line [5, 7]."""
+    """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line.
+
+    Rule: reschedule_wakes_owner.
+    """
     update = changed(head, wish.change, wish.due_ms, wish.now_ms)
     if update is None:
         return standing_of(head, wish.change)
@@ -219,7 +233,10 @@ def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Upda
 
 
 def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
-    """A pending row is found by an entry at its new moment; the entry at the old one is stale [5]."""
+    """A pending row is found by an entry at its new moment; the entry at the old one is stale.
+
+    Rules: reschedule_writes_entry, existing_entry_is_ignored.
+    """
     if update.due_ms != head.due_ms or update.status is not Status.PENDING:
         tx.delete_entries(app, [(head.position, head.key)])
     if update.status is Status.PENDING:
@@ -238,7 +255,10 @@ def counted(change: Change) -> str:
 
 
 def give_up(tx: Statements, wishes: Sequence[Ask]) -> Mapping[bytes, bool | None]:
-    """Take requests back from an owner that stays silent; None: taken back, otherwise its verdict counts [7]."""
+    """Take requests back from an owner that stays silent; None: taken back, otherwise its verdict counts.
+
+    Rule: decided_request_is_not_withdrawn.
+    """
     tx.lock_shards({wish.shard for wish in wishes}, exclusive=False)
     taken_back = tx.delete_requests([wish.id for wish in wishes])
     verdicts = tx.read_verdicts([wish.id for wish in wishes if wish.id not in taken_back])

@@ -1,6 +1,6 @@
 """Transactions of the node that owns a shard: every one checks, under the lock, that it still does.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,14 +38,21 @@ NOBODY = ""
 
 
 def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
-    """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost [1]."""
+    """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost.
+
+    Rules: every_shard_is_locked, every_shard_is_fenced, lost_shard_costs_no_other.
+    """
     rows = tx.lock_shards(owners.keys(), exclusive=exclusive)
     mine = {shard: row for shard, row in rows.items() if row.owner == owners[shard]}
     return mine, frozenset(owners.keys() - mine.keys())
 
 
 def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]:
-    """Own shards by compare-and-set of nonce and epoch, if their owner's heartbeat is still the one seen before [9]."""
+    """Own shards by compare-and-set of nonce and epoch, if their owner's heartbeat is still the one seen before.
+
+    Rules: takeover_locks_exclusively, takeover_checks_heartbeat_again, heartbeat_is_read_under_locks,
+    unclean_takeover_makes_suspects.
+    """
     rows = tx.lock_shards({claim.shard for claim in claims}, exclusive=True)
     beats = {node.nonce: node.beat for node in tx.read_nodes()}
     grants = []
@@ -75,7 +82,10 @@ def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Gra
 
 
 def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None:
-    """Leave shards without an owner; the epoch stays, so that the next one's is new."""
+    """Leave shards without an owner; the epoch stays, so that the next one's is new.
+
+    Rules: release_locks_exclusively, release_puts_mark_back.
+    """
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
         lift_marks(tx, shard, handed_over=())
@@ -86,7 +96,10 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None
 
 
 def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Sequence[Grant]:
-    """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned [10]."""
+    """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned.
+
+    Rules: reload_waits_for_lock, reload_puts_mark_back.
+    """
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
         lift_marks(tx, shard, handed_over)
@@ -100,7 +113,10 @@ def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes]) -> 
 
 
 def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:
-    """Move lines and lows under the exclusive lock; what the line passed is scanned after the commit [4, 8]."""
+    """Move lines and lows under the exclusive lock; what the line passed is scanned after the commit.
+
+    Rules: advance_locks_exclusively, advance_is_fenced, line_moves_before_scan, low_write_locks_exclusively.
+    """
     mine, lost = owned(tx, {step.shard: step.owner for step in steps}, exclusive=True)
     tx.write_shards(
         msgspec.structs.replace(
@@ -113,7 +129,10 @@ def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:
 
 
 def scan(tx: Statements, wanted: Scan) -> Page:
-    """Read rows by their keys and by their entries; what does not agree with `row.due` is stale and skipped [5]."""
+    """Read rows by their keys and by their entries; what does not agree with `row.due` is stale and skipped.
+
+    Rules: stale_row_is_skipped, stale_entry_is_skipped.
+    """
     rows, rows_end = tx.scan_rows(wanted)
     entries, entries_end = tx.scan_entries(msgspec.structs.replace(wanted, end=rows_end or wanted.end))
     current = [job for job in rows if current_row(job)]
@@ -151,7 +170,11 @@ def answer(
     now_ms: int,
     room: int = ROOM,
 ) -> Answers:
-    """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes [6, 7, 8]."""
+    """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes.
+
+    Rules: answer_holds_lock, answer_is_fenced, answer_lowers_low, low_write_locks_exclusively,
+    only_read_requests_are_deleted, wake_reads_its_rows, wake_takes_only_before_line.
+    """
     mine, lost = owned(tx, owners, exclusive=True)
     waiting = [request for request in requests if request.shard in mine]
     claimed = tx.delete_requests([request.id for request in waiting])
@@ -226,7 +249,10 @@ def decide(
     handed_over: Collection[bytes],
     now_ms: int,
 ) -> Ruling:
-    """Handed over: too late; otherwise by the row. A request that its caller took back is not decided [7]."""
+    """Handed over: too late; otherwise by the row. A request that its caller took back is not decided.
+
+    Rules: handed_over_is_too_late, withdrawn_request_is_not_decided.
+    """
     change, (key,) = request.change, request.keys
     head = heads.get(key)
     if not claimed or head is None or change is None or key in handed_over:
@@ -259,9 +285,11 @@ def settle(
     *,
     exclusive: bool,
 ) -> Settled | None:
-    """Record outcomes by compare-and-set on the attempt; a retry leaves an entry [5, 8, 11].
+    """Record outcomes by compare-and-set on the attempt; a retry leaves an entry.
 
     Returns None, with nothing written, if it would lower `low` but does not hold the exclusive lock.
+
+    Rules: settle_holds_lock, settle_is_fenced, retry_lowers_low, low_write_locks_exclusively, exclusive_from_start.
     """
     mine, lost = owned(tx, owners, exclusive=exclusive)
     low_ms = lowered(mine, settlements)
@@ -280,7 +308,7 @@ def settle(
 
 
 def lowered(mine: Mapping[Shard, ShardInfo], settlements: Sequence[Settlement]) -> dict[Shard, int]:
-    """Where `low` must move back, because a retry leaves an entry before it [8]."""
+    """Where `low` must move back, because a retry leaves an entry before it."""
     low_ms: dict[Shard, int] = {}
     for s in settlements:
         if s.status is Status.PENDING and s.shard in mine and s.due_ms < low_ms.get(s.shard, mine[s.shard].low_ms):
@@ -316,7 +344,10 @@ def _settled_key(s: Settlement) -> tuple[str, bytes]:
 
 
 def update_of(s: Settlement) -> Update:
-    """What the row of a settled delivery becomes, if it is still as it was handed over [11]."""
+    """What the row of a settled delivery becomes, if it is still as it was handed over.
+
+    Rule: settle_compares_attempt.
+    """
     again = s.status is Status.PENDING
     return Update(
         key=s.job.key,
@@ -332,7 +363,10 @@ def update_of(s: Settlement) -> Update:
 
 
 def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlement]) -> None:
-    """Entries, attempts, marks and counts of outcomes that changed their rows."""
+    """Entries, attempts, marks and counts of outcomes that changed their rows.
+
+    Rules: retry_writes_entry, existing_entry_is_ignored, settle_deletes_mark.
+    """
     stale, entries, attempts, marks = [], [], [], []
     counts: dict[tuple[str, str], int] = {}
     for s in group:
