@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.command import run_here
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
 
@@ -167,12 +168,14 @@ class Reader:
     def _wait(self, seconds: float) -> None:
         """Readers wait for so long, as their machines are idle; here it takes what it takes."""
         to_ms = int((time.time() + seconds) * 1000)
-        limit = time.monotonic() + PATIENCE_S
         waiting = ["jobs", "list", "--status", "pending", "--to", str(to_ms)]
-        while (found := run_here(waiting, self._folder, self._environment)).stdout:
-            assert time.monotonic() < limit, found.stdout
-            time.sleep(0.05)
-        assert found.returncode == 0, found.stderr
+
+        def is_over() -> bool:
+            found = run_here(waiting, self._folder, self._environment)
+            assert found.returncode == 0, found.stderr
+            return not found.stdout
+
+        until(is_over, "no job is pending any more", every_s=0.05)
 
     def _kill(self, words: Sequence[str]) -> None:
         assert words[-1] == "$!", words
@@ -187,11 +190,12 @@ class Reader:
             self._background.append(
                 subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=output, stderr=output)
             )
-        limit = time.monotonic() + PATIENCE_S
-        while "Ctrl-C stops it" not in self.output.read_text(encoding="utf-8")[len(before) :]:
+
+        def has_started() -> bool:
             assert self._background[-1].poll() is None, self.output.read_text(encoding="utf-8")
-            assert time.monotonic() < limit, f"{words} does not start"
-            time.sleep(0.05)
+            return "Ctrl-C stops it" in self.output.read_text(encoding="utf-8")[len(before) :]
+
+        until(has_started, f"{words} starts", every_s=0.05)
 
     def _ask(self, line: str) -> None:
         wanted = ENDS_WITH.search(line)

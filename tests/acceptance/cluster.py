@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from tests.acceptance.checker import Blow, Evidence, HandOver, Verdict, judge, read_log
 from tests.acceptance.installation import Installation, clean_environment
-from tests.acceptance.place import PATIENCE_S, SCRIPTS, SOAK, Node, Place, now_ms, until
+from tests.acceptance.place import SCRIPTS, SOAK, Node, Place
 from tests.services.databases import execute
+from tests.waiting import PATIENCE_S, now_ms, until
 
 LEASE_MS, HEARTBEAT_MS = (10_000, 2_000) if SOAK else (4_000, 1_000)
 

@@ -10,19 +10,17 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from tests.acceptance.checker import Blow, Cancel, Evidence, HandOver, read_log
 from tests.acceptance.installation import Installation, clean_environment
+from tests.waiting import PATIENCE_S, now_ms, until
 
 HANDLERS = Path(__file__).with_name("handlers.py")
 SCRIPTS = Path(__file__).parent
-
-PATIENCE_S = 60
-"""How long anything may take before the test gives up: the machine may be busy."""
 
 LOOK_S = 2
 """How long a look at the file may take while a node stands still: who writes keeps nobody from reading."""
@@ -31,20 +29,6 @@ CONCURRENCY = 20
 """How many calls of handlers a node begins at once, if not configured otherwise."""
 
 SOAK = os.environ.get("INFINITE_SCHEDULER_SOAK") == "1"
-
-
-def now_ms() -> int:
-    """The wall clock, as the handlers read it."""
-    return time.time_ns() // 1_000_000
-
-
-def until(done: Callable[[], Any], what: str, within_s: float = PATIENCE_S, every_s: float = 0.02) -> None:
-    """Wait for something that other processes bring about."""
-    deadline = time.monotonic() + within_s
-    while not done():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
-        time.sleep(every_s)
 
 
 class Node:

@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient
 from tests.acceptance.checker import Blow, Evidence, HandOver, Intake, Message, Row, Taken, Verdict, judge, judge_intake
 from tests.acceptance.cluster import HEARTBEAT_MS, LEASE_MS, WINDOW
 from tests.acceptance.installation import Installation
-from tests.acceptance.place import PATIENCE_S, SOAK, Node, Place, now_ms, until
+from tests.acceptance.place import SOAK, Node, Place
 from tests.services.databases import execute
 from tests.services.topics import MakeTopic, Written, end_offsets, read, told
+from tests.waiting import PATIENCE_S, now_ms, until
 
 SESSION = '{ "session.timeout.ms" = 3000, "heartbeat.interval.ms" = 500 }'
 """The death of a consumer is noticed within the lease of a short run."""

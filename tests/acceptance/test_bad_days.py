@@ -14,7 +14,8 @@ import pytest
 from tests.acceptance.checker import judge
 from tests.acceptance.handlers import RECORD
 from tests.acceptance.installation import clean_environment
-from tests.acceptance.place import PATIENCE_S, Node, Place, now_ms, until
+from tests.acceptance.place import Node, Place
+from tests.waiting import PATIENCE_S, now_ms, until
 
 BAD_INPUT, NO_STORE = 2, 5
 

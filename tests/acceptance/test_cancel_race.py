@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from tests.acceptance.checker import Cancel, judge
-from tests.acceptance.place import SOAK, Killer, Place, until
+from tests.acceptance.place import SOAK, Killer, Place
+from tests.waiting import until
 
 JOBS, SPAN_S = (20_000, 60) if SOAK else (2_400, 6)
 

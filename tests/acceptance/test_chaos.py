@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.acceptance.checker import Blow, Stall, judge
-from tests.acceptance.place import CONCURRENCY, SOAK, Place, now_ms
+from tests.acceptance.place import CONCURRENCY, SOAK, Place
+from tests.waiting import now_ms
 
 RATE, SPAN_S = (700, 120) if SOAK else (500, 12)
 LEASE_MS = 2000

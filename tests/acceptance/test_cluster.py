@@ -7,8 +7,9 @@ import pytest
 
 from tests.acceptance.checker import Blow, HandOver
 from tests.acceptance.cluster import LEASE_MS, RARE, SLACK_MS, Accepted, Cluster
-from tests.acceptance.place import CONCURRENCY, SOAK, Node, now_ms, until
+from tests.acceptance.place import CONCURRENCY, SOAK, Node
 from tests.services.server import Server
+from tests.waiting import now_ms, until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 120)]
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.acceptance.checker import Blow
 from tests.acceptance.cluster import LEASE_MS, Cluster
-from tests.acceptance.place import CONCURRENCY, Node, now_ms
+from tests.acceptance.place import CONCURRENCY, Node
 from tests.services.databases import kill_connections
+from tests.waiting import now_ms
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900)]
 

@@ -7,8 +7,9 @@ import pytest
 
 from tests.acceptance.checker import Blow, judge_intake
 from tests.acceptance.cluster import LEASE_MS
-from tests.acceptance.place import SOAK, Node, now_ms, until
+from tests.acceptance.place import SOAK, Node
 from tests.acceptance.streams import Stream, StreamOn, message
+from tests.waiting import now_ms, until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 120)]
 

@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from tests.acceptance.place import SOAK, now_ms
+from tests.acceptance.place import SOAK
 from tests.acceptance.streams import StreamOn
 from tests.services.kafka import Kafka
 from tests.services.server import Server
+from tests.waiting import now_ms
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 120)]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.acceptance.checker import judge_intake
-from tests.acceptance.place import now_ms, until
 from tests.acceptance.streams import LETTER_PARTITIONS, PARTITIONS, Stream, StreamOn, asked_for, message
 from tests.services.topics import Written
+from tests.waiting import now_ms, until
 
 pytestmark = [pytest.mark.servers]
 

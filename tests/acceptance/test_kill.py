@@ -9,7 +9,8 @@ import pytest
 
 from tests.acceptance.checker import judge, read_log
 from tests.acceptance.installation import clean_environment
-from tests.acceptance.place import SOAK, Killer, Place, now_ms, until
+from tests.acceptance.place import SOAK, Killer, Place
+from tests.waiting import now_ms, until
 
 JOBS, SPAN_S, KILLS = (100_000, 60, 30) if SOAK else (12_000, 12, 6)
 

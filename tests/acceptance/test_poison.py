@@ -3,7 +3,8 @@
 import pytest
 
 from tests.acceptance.checker import judge
-from tests.acceptance.place import Place, now_ms, until
+from tests.acceptance.place import Place
+from tests.waiting import now_ms, until
 
 INNOCENT = 200
 MOST_DEATHS = 4

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from tests.acceptance.checker import judge, read_log
-from tests.acceptance.place import Place, now_ms, until
+from tests.acceptance.place import Place
+from tests.waiting import now_ms, until
 
 ON_TIME_MS = 300
 """A job that is asked for 200 ms ahead, from another process, is at most so late: much on a quiet machine."""

@@ -11,7 +11,8 @@ import pytest
 
 from tests.acceptance.checker import Blow, judge
 from tests.acceptance.cluster import Load
-from tests.acceptance.place import CONCURRENCY, SCRIPTS, SOAK, Node, Place, now_ms, until
+from tests.acceptance.place import CONCURRENCY, SCRIPTS, SOAK, Node, Place
+from tests.waiting import now_ms, until
 
 LEASE_MS, FROZEN_MS = (10_000, 30_000) if SOAK else (3_000, 7_000)
 PACES = "" if SOAK else 'lease = "3s"\nheartbeat = "500ms"'

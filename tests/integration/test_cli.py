@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from tests.command import run_here
+from tests.waiting import until
 
 HANDLERS = """
 import time
@@ -146,20 +146,16 @@ class Shell:
 
     def until(self, job: str, **wanted: Any) -> Any:
         """The job, when these fields have these values."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            shown = self.run("jobs", "show", job).answer
-            if all(shown[name] == value for name, value in wanted.items()):
-                return shown
-            assert time.monotonic() < deadline, f"job {job} is never {wanted}"
-            time.sleep(0.05)
+
+        def shown() -> Any:
+            found = self.run("jobs", "show", job).answer
+            return found if all(found[name] == value for name, value in wanted.items()) else None
+
+        return until(shown, f"job {job} is {wanted}", every_s=0.05)
 
     def until_reason(self, job: str, reason: str) -> None:
         """Wait until this is why the job has not fired."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.run("explain", job).answer["reason"] != reason:
-            assert time.monotonic() < deadline, f"job {job} is never {reason}"
-            time.sleep(0.05)
+        until(lambda: self.run("explain", job).answer["reason"] == reason, f"job {job} is {reason}", every_s=0.05)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +14,7 @@ from infinite_scheduler import Job, NewJob, Scheduler
 from infinite_scheduler.client import Client
 from infinite_scheduler.errors import InvalidRequest, InvalidTime, KeyConflict, UnknownApp, UnknownJob
 from infinite_scheduler.model import JobRecord, Status
+from tests.waiting import now_ms, until_async
 
 BOUND_S = 20
 FAR = "2100-01-01T00:00:00Z"
@@ -47,22 +47,18 @@ class Shop:
 
     async def fires(self, job_id: str) -> int:
         """When it was handed over."""
-        until = time.monotonic() + BOUND_S
-        while not (found := [at for id_, at in self.fired if id_ == job_id]):
-            assert time.monotonic() < until, "it did not fire"
-            await asyncio.sleep(0.01)
-        return found[0]
+        found = await until_async(lambda: [at for id_, at in self.fired if id_ == job_id], f"job {job_id} fires")
+        return int(found[0])
 
     async def line_ahead(self, ms: int) -> int:
         """Wait until the node has moved the lines of all its shards so far ahead of now; the nearest of them."""
-        until = time.monotonic() + BOUND_S
-        while True:
+
+        async def nearest() -> int | None:
             shards = (await self.scheduler.survey()).view.shards
             line_ms = min(shard.line_ms for shard in shards)
-            if line_ms > now_ms() + ms and not any(shard.released for shard in shards):
-                return line_ms
-            assert time.monotonic() < until, "the lines did not move"
-            await asyncio.sleep(0.01)
+            return line_ms if line_ms > now_ms() + ms and not any(shard.released for shard in shards) else None
+
+        return int(await until_async(nearest, f"the lines are {ms} ms ahead"))
 
 
 @pytest.fixture
@@ -79,10 +75,6 @@ def elsewhere(tmp_path: Path) -> Iterator[sa.Engine]:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
     yield engine
     engine.dispose()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def reached(moment_ms: int) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from tests.command import run_here
 from tests.services.kafka import GuardedKafka
 from tests.services.topics import MakeTopic, delete_topics, make_topic, read, told, write
+from tests.waiting import until
 
 PATIENCE_S = 60
 
@@ -64,14 +65,12 @@ class Desk:
 
     def until(self, holds: Callable[[Any], bool]) -> Any:
         """The status, once it is as expected."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def as_expected() -> Any:
             (status,) = self.lines("ingest", "status")
-            if holds(status):
-                return status
-            if time.monotonic() > deadline:
-                raise TimeoutError(str(status))
-            time.sleep(0.1)
+            return status if holds(status) else None
+
+        return until(as_expected, "the status of the topic is as expected", every_s=0.1)
 
     def _env(self, more: dict[str, str] | None) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}

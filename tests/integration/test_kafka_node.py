@@ -23,6 +23,7 @@ from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.kafka.embedded import embedded_broker
 from infinite_scheduler.observe.events import Event, IngestStopped, MessagesTaken
 from tests.services.topics import MakeTopic, read, write
+from tests.waiting import until
 
 BOUND_S = 30
 PAST = "2025-11-03T22:00:00"
@@ -57,13 +58,6 @@ class Inbox:
 
     def next(self) -> Any:
         return self.jobs.get(timeout=BOUND_S).data
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 def test_messages_become_jobs_of_registered_apps(servers: str, url: str) -> None:

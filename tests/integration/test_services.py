@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,16 +25,13 @@ from tests.services.private import clocked_server, private_server
 from tests.services.process import PATIENCE_S
 from tests.services.server import Kind, Server
 from tests.services.topics import MakeTopic, fresh_topics, make_topic, read, told, write
+from tests.waiting import now_ms
 
 pytestmark = pytest.mark.servers
 
 every_database = pytest.mark.parametrize("kind", DATABASES)
 Lost = (psycopg.OperationalError, pymysql.OperationalError, KafkaException)
 Refused = (psycopg.errors.InsufficientPrivilege, pymysql.OperationalError)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def call(url: str, within_s: float = PATIENCE_S) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import secrets
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
@@ -22,10 +21,10 @@ from infinite_scheduler.observe.events import Event
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, Place
 from tests.services.topics import write
+from tests.waiting import PATIENCE_S, until_async
 
 E = TypeVar("E", bound=Event)
 
-PATIENCE_S = 20.0
 AT = "2035-11-03T22:00:00"
 QUICK = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200, "topic.metadata.refresh.interval.ms": 500}
 """Groups that find out soon who has come and gone."""
@@ -37,15 +36,6 @@ def message(number: int, app: str = "sms", **fields: Any) -> str:
 
 def messages(numbers: Iterable[int], **fields: Any) -> list[str]:
     return [message(number, **fields) for number in numbers]
-
-
-async def until(happened: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
-    """Wait until this is true."""
-    deadline = time.monotonic() + within_s
-    while not happened():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"has not happened within {within_s} s")
-        await asyncio.sleep(0.01)
 
 
 class BadDays(Inbox):
@@ -157,7 +147,7 @@ class Rig:
         """A new door that reads its partitions."""
         door = self.door(**options)
         door.start()
-        await until(lambda: door.ready)
+        await until_async(lambda: door.ready)
         return door
 
     async def close(self) -> None:
@@ -197,7 +187,7 @@ class Rig:
         """Wait until the store has these jobs; each must be there once, and no other."""
         wanted = Counter(set(numbers))
         try:
-            await until(lambda: self.count() >= len(wanted), within_s)
+            await until_async(lambda: self.count() >= len(wanted), within_s=within_s)
         finally:
             missing = wanted - self.numbers()
             assert not missing, f"{len(missing)} are missing, such as {sorted(missing)[:5]}"

@@ -12,9 +12,10 @@ import pytest
 from infinite_scheduler.errors import ConfigError, InvalidPayload
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import LetterState, Move, Source
-from tests.kafka.rig import PATIENCE_S, Rig, message, messages, until
+from tests.kafka.rig import Rig, message, messages
 from tests.services.topics import grow_topic, read
 from tests.unit.test_wire import Deaf
+from tests.waiting import PATIENCE_S, until_async
 
 BAD: dict[str, tuple[bytes | None, str]] = {
     "not JSON": (b"foobar", "no JSON that can be read"),
@@ -36,7 +37,7 @@ async def test_messages_become_jobs(real: Rig) -> None:
     door = await real.started()
     await real.send(messages(range(100, 300)))
     await real.has(range(300))
-    await until(lambda: door.metrics["messagesReceived"] == 300)
+    await until_async(lambda: door.metrics["messagesReceived"] == 300)
     assert door.metrics == {
         "messagesReceived": 300,
         "messagesProcessed": 300,
@@ -76,7 +77,7 @@ class TestDeadLetters:
             values = [value for _, (value, _) in BAD.items()]
         door = await real.started()
         await real.has(range(len(BAD)))
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 2 * len(BAD))
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 2 * len(BAD))
         letters = {(each.source.partition, each.offset): each for each in await real.letters()}
         for number, (value, why) in enumerate(BAD.values()):
             for place in ((0, 2 * number + 1), (5, number)):
@@ -113,7 +114,7 @@ class TestDeadLetters:
     async def test_without_a_topic_they_are_kept_in_the_store(self, real: Rig) -> None:
         await real.send(["bad"])
         door = await real.started(dlq_topic=None)
-        await until(lambda: door.metrics["messagesFailed"] == 1)
+        await until_async(lambda: door.metrics["messagesFailed"] == 1)
         (letter,) = await real.letters()
         assert (letter.state, letter.dlq_topic, letter.value) == (LetterState.KEPT, None, b"bad")
         assert door.metrics["messagesSentToDLQ"] == 0
@@ -126,11 +127,11 @@ class TestDeadLetters:
         door._taker._send = door._letters.add
         door._letters.start = lambda: None  # type: ignore[method-assign]
         door.start()
-        await until(lambda: door.metrics["messagesFailed"] == 1)
+        await until_async(lambda: door.metrics["messagesFailed"] == 1)
         await door.stop()
         assert [letter.state for letter in await real.letters()] == [LetterState.UNSENT]
         other = await real.started()
-        await until(lambda: other.metrics["messagesSentToDLQ"] == 1)
+        await until_async(lambda: other.metrics["messagesSentToDLQ"] == 1)
         assert len(await asyncio.to_thread(read, real.servers, real.dlq_topic or "", 1)) == 1
         assert [letter.state for letter in await real.letters()] == [LetterState.SENT]
 
@@ -140,8 +141,8 @@ class TestDeadLetters:
         small = fresh_topic("small", partitions=1, **{"max.message.bytes": "20000"})
         await real.send([b"x" * 60_000, b"bad"])
         door = await real.started(dlq_topic=small)
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
-        await until(lambda: real.heard(events.DeadLettersRefused))
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 1)
+        await until_async(lambda: real.heard(events.DeadLettersRefused))
         letters = {letter.value: letter for letter in await real.letters()}
         assert letters[b"bad"].state is LetterState.SENT
         assert letters[b"x" * 60_000].state is LetterState.REFUSED
@@ -153,8 +154,8 @@ class TestDeadLetters:
             await real.send([f"keyless {number}"], partition=0)
             await real.send([f"keyed {number}"], partition=0, key=b"%d" % number)
         door = await real.started(dlq_topic=compacted)
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 20)
-        await until(lambda: sum(event.count for event in real.heard(events.DeadLettersRefused)) == 20)
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 20)
+        await until_async(lambda: sum(event.count for event in real.heard(events.DeadLettersRefused)) == 20)
         found = await asyncio.to_thread(read, real.servers, compacted, 20)
         assert {record.value for record in found} == {b"keyed %d" % number for number in range(20)}
         for letter in await real.letters():
@@ -162,7 +163,7 @@ class TestDeadLetters:
             assert letter.key is not None or "every message needs a key" in str(letter.note)
         assert not real.heard(events.DeadLettersWait)
         await real.send(["later"], partition=0, key=b"later")
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 21)
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 21)
 
     async def test_a_topic_that_is_missing_is_told_once_and_used_when_it_is_there(
         self, real: Rig, kafka_servers: str
@@ -172,11 +173,11 @@ class TestDeadLetters:
         later = f"{real.topic}-later"
         await real.send(["bad 1", message(1)])
         door = await real.started(dlq_topic=later, properties={"topic.metadata.propagation.max.ms": 500})
-        await until(lambda: real.heard(events.DeadLettersWait), 30)
+        await until_async(lambda: real.heard(events.DeadLettersWait), within_s=30)
         await real.send(["bad 2", message(2)])
         await real.has([1, 2])
         await asyncio.to_thread(make_topic, kafka_servers, later)
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 2, 40)
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 2, within_s=40)
         assert len(real.heard(events.DeadLettersWait)) == 1
 
 
@@ -207,7 +208,7 @@ class TestPassingErrors:
         waits = [after - before for before, after in zip(shaky.asked, shaky.asked[1:], strict=False)]
         assert all(wait >= least for wait, least in zip(waits, [0.2, 0.4, 0.8], strict=True))
         assert [event.wait_ms for event in real.heard(events.ChecksFailing)] == [200, 400, 800]
-        await until(lambda: door.metrics["messagesProcessed"] == 3)
+        await until_async(lambda: door.metrics["messagesProcessed"] == 3)
         assert door.metrics["messagesFailed"] == 0
 
     async def test_one_that_fails_always_becomes_a_dead_letter(self, real: Rig) -> None:
@@ -215,7 +216,7 @@ class TestPassingErrors:
         await real.send(messages([12, 13, 14, 7]), partition=2)
         door = await real.started(handlers={"sms": shaky}, max_retries=1)
         await real.has([12, 14])
-        await until(lambda: door.metrics["messagesFailed"] == 2)
+        await until_async(lambda: door.metrics["messagesFailed"] == 2)
         assert [letter.error for letter in await real.letters()] == [
             "ConnectionError: the directory does not answer",
             "seven is not taken",
@@ -260,13 +261,13 @@ class TestPassingErrors:
         door = real.door(handlers={"sms": Hanging()})
         door.start()
         try:
-            await until(lambda: real.heard(events.CheckHangs))
+            await until_async(lambda: real.heard(events.CheckHangs))
             assert door.problem == "the check of app 'sms' does not come to an end"
             assert all(worker.daemon for worker in workers)
             await asyncio.sleep(0.5)
         finally:
             released.set()
-        await until(lambda: door.ready)
+        await until_async(lambda: door.ready)
         assert [event.app for event in real.heard(events.CheckHangs)] == ["sms"]
         await real.has([1])
 
@@ -276,7 +277,7 @@ class TestPassingErrors:
         await real.has([1])
         assert door._task is not None
         door._task.cancel()
-        await until(lambda: real.heard(events.TaskFailed))
+        await until_async(lambda: real.heard(events.TaskFailed))
         await real.send(messages([2]), partition=2)
         await real.has([1, 2])
         assert [event.part for event in real.heard(events.TaskFailed)] == [f"topic door of {real.topic}"]
@@ -315,7 +316,7 @@ class TestPassingErrors:
         await real.send(messages(range(64)))
         door = await real.started(max_retries=2)
         await real.has(set(range(64)) - {31})
-        await until(lambda: door.metrics["messagesReceived"] == 64)
+        await until_async(lambda: door.metrics["messagesReceived"] == 64)
         (letter,) = await real.letters()
         assert (letter.error, json.loads(letter.value or b"")["jobData"]) == ("ValueError: no such value", {"n": 31})
 
@@ -332,7 +333,7 @@ class TestPassingErrors:
         real.inbox.stumble = lambda specs: ValueError("a bug") if broken else None
         await real.send(messages(range(5)), partition=0)
         real.door(max_retries=0).start()
-        await until(lambda: real.heard(events.IngestPaused))
+        await until_async(lambda: real.heard(events.IngestPaused))
         broken = False
         await real.has(range(5))
         assert not await real.letters()
@@ -347,15 +348,15 @@ class TestStoreAway:
         for partition in range(5):
             await real.send(messages(range(100 + 20 * partition, 120 + 20 * partition)), partition=partition)
         await real.send(["bad"])
-        await until(lambda: real.inbox.refused >= 5)  # it was asked again and again
+        await until_async(lambda: real.inbox.refused >= 5)  # it was asked again and again
         assert real.heard(events.IngestPaused)
         assert not door.ready
         assert door.problem == "the store takes nothing at the moment"
         assert not await real.letters()
         real.inbox.away = False
         await real.has(range(200))
-        await until(lambda: door.ready)
-        await until(lambda: door.metrics["messagesFailed"] == 1)
+        await until_async(lambda: door.ready)
+        await until_async(lambda: door.metrics["messagesFailed"] == 1)
         assert (len(real.heard(events.IngestPaused)), len(real.heard(events.IngestResumed))) == (1, 1)
         assert len(await real.letters()) == 1
 
@@ -365,18 +366,18 @@ class TestStoreAway:
         monkeypatch.setattr("infinite_scheduler.ingest.placer.LOOK_MS", 300)
         door = await real.started()
         real.inbox.away = True
-        await until(lambda: real.inbox.refused >= 5)
+        await until_async(lambda: real.inbox.refused >= 5)
         assert not door.ready
         assert (len(real.heard(events.IngestPaused)), len(real.heard(events.IngestResumed))) == (1, 0)
         real.inbox.away = False
-        await until(lambda: door.ready)
+        await until_async(lambda: door.ready)
         assert (len(real.heard(events.IngestPaused)), len(real.heard(events.IngestResumed))) == (1, 1)
 
     async def test_it_may_be_away_when_partitions_are_given(self, real: Rig) -> None:
         real.inbox.away = True
         await real.send(messages(range(20)))
         real.door().start()
-        await until(lambda: real.heard(events.IngestPaused))
+        await until_async(lambda: real.heard(events.IngestPaused))
         assert real.numbers() == Counter()
         real.inbox.away = False
         await real.has(range(20))
@@ -388,7 +389,7 @@ class TestStoreAway:
         for sent in (20, 40, 60):
             await real.send(messages(range(sent - 20, sent)))
             await real.has(range(sent))
-        await until(lambda: real.inbox.lost_answers == 0)
+        await until_async(lambda: real.inbox.lost_answers == 0)
         assert real.numbers() == Counter(range(60))
 
     async def test_a_take_that_lasts_does_not_cost_the_membership(
@@ -400,7 +401,7 @@ class TestStoreAway:
         held = list(door._consumer.held.values())
         real.inbox.gate = asyncio.Event()
         await real.send(messages(range(20)))
-        await until(lambda: real.inbox.waiting)
+        await until_async(lambda: real.inbox.waiting)
         await asyncio.sleep(interval_ms * 1.5 / 1000)
         real.inbox.gate.set()
         await real.has(range(20))
@@ -410,7 +411,7 @@ class TestStoreAway:
         door = await real.started()
         real.inbox.away = True
         await real.send(messages(range(5)))
-        await until(lambda: real.heard(events.IngestPaused))
+        await until_async(lambda: real.heard(events.IngestPaused))
         async with asyncio.timeout(PATIENCE_S):
             await door.stop()
         real.inbox.away = False
@@ -428,7 +429,7 @@ class TestPlaces:
         await real.send(messages(range(30, 60)))
         again = await real.started()
         await real.has(range(60))
-        await until(lambda: again.metrics["messagesReceived"] == 30)
+        await until_async(lambda: again.metrics["messagesReceived"] == 30)
         assert not real.heard(events.PlaceDiffers)
 
     async def test_another_group_accepts_everything_again(self, real: Rig) -> None:
@@ -437,7 +438,7 @@ class TestPlaces:
         await real.has(range(30))
         await door.stop()
         other = await real.started(group_id=f"{real.group}-other")
-        await until(lambda: other.metrics["messagesProcessed"] == 30)
+        await until_async(lambda: other.metrics["messagesProcessed"] == 30)
         assert real.numbers() == Counter(dict.fromkeys(range(30), 2))
 
     @pytest.mark.parametrize("offset", [0, 3, 12])
@@ -468,14 +469,14 @@ class TestPlaces:
         door = await real.started()
         await real.has(range(4))
         consumer = Consumer({"bootstrap.servers": real.servers, "group.id": real.group})
-        await until(lambda: committed() == 4)
+        await until_async(lambda: committed() == 4)
         door._consumer.commit = lambda offsets: None  # type: ignore[method-assign]  # it dies before it tells Kafka
         await real.send(messages(range(4, 10)), partition=1)
         await real.has(range(10))
         await door.stop()
         assert committed() == 4
         await real.started()
-        await until(lambda: committed() == 10)
+        await until_async(lambda: committed() == 10)
         consumer.close()
         assert not real.heard(events.PlaceDiffers)
 
@@ -487,7 +488,7 @@ class TestPlaces:
         source = Source(real.group, real.topic, 1)
         await real.store.inbox().reset([Move(source=source, seen=10, next=4)])
         await real.started()
-        await until(lambda: sum(real.numbers().values()) == 16)
+        await until_async(lambda: sum(real.numbers().values()) == 16)
         assert real.numbers()[4] == 2
         assert real.numbers()[3] == 1
 
@@ -498,7 +499,7 @@ class TestPlaces:
         source = Source(real.group, real.topic, 1)
         await real.store.inbox().reset([Move(source=source, seen=10, next=8)])
         await real.send(messages([10]), partition=1)
-        await until(lambda: sum(real.numbers().values()) == 13)
+        await until_async(lambda: sum(real.numbers().values()) == 13)
         assert real.numbers() == Counter({**dict.fromkeys(range(11), 1), 8: 2, 9: 2})
         assert real.heard(events.PlacesOvertaken)
 
@@ -511,7 +512,7 @@ class TestPlaces:
         await real.has(range(10))
         source = Source(real.group, real.topic, 1)
         await real.store.inbox().reset([Move(source=source, seen=10, next=8)])
-        await until(lambda: real.count() == 12)
+        await until_async(lambda: real.count() == 12)
         assert real.numbers() == Counter({**dict.fromkeys(range(8), 1), 8: 2, 9: 2})
         assert real.heard(events.PlacesOvertaken)
 
@@ -540,7 +541,7 @@ class TestPlaces:
         doors = [real.door(auto_offset_reset="latest") for _ in range(3)]
         for door in doors:
             door.start()
-        await until(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
+        await until_async(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
         assert await real.places() == dict.fromkeys(range(6), 1)
         await real.send(messages([100]), partition=4)
         await real.has([100])
@@ -556,7 +557,7 @@ class TestPlaces:
         await real.store.inbox().reset([Move(source=place, seen=10, next=15)])
         monkeypatch.setattr("infinite_scheduler.ingest.placer.MARGIN_MS", -60_000)
         await real.started()
-        await until(lambda: real.heard(events.OffsetGone))
+        await until_async(lambda: real.heard(events.OffsetGone))
         (told,) = real.heard(events.OffsetGone)
         assert (told.place, told.earliest, told.end, told.next) == (15, 0, 10, 10)
         await real.send(messages([10]), partition=1)
@@ -585,7 +586,7 @@ class TestKeys:
         await real.send(messages([1, 1, 1], idempotencyKey="k"), partition=0)
         door = await real.started()
         await real.has([1])
-        await until(lambda: door.metrics["messagesReceived"] == 3)
+        await until_async(lambda: door.metrics["messagesReceived"] == 3)
         assert (door.metrics["messagesProcessed"], door.metrics["duplicatesSkipped"]) == (1, 2)
         assert not real.heard(events.KeysReused)
 
@@ -593,14 +594,14 @@ class TestKeys:
         for number in range(3):
             await real.send(messages([1], idempotencyKey="k"), partition=number)
             door = await real.started()
-            await until(lambda door=door: door.metrics["messagesReceived"] == 1)  # type: ignore[misc]
+            await until_async(lambda door=door: door.metrics["messagesReceived"] == 1)  # type: ignore[misc]
             await door.stop()
         assert real.numbers() == Counter([1])
 
     async def test_another_content_is_skipped_and_told(self, real: Rig) -> None:
         await real.send([message(1, idempotencyKey="k"), message(2, idempotencyKey="k")], partition=0)
         door = await real.started()
-        await until(lambda: door.metrics["messagesReceived"] == 2)
+        await until_async(lambda: door.metrics["messagesReceived"] == 2)
         assert real.numbers() == Counter([1])
         (told,) = real.heard(events.KeysReused)
         assert (told.count, told.keys) == (1, ["k"])
@@ -611,7 +612,7 @@ class TestKeys:
         await real.has(range(5))
         await door.stop()
         again = await real.started()
-        await until(lambda: again.metrics["idempotencyCacheSize"])
+        await until_async(lambda: again.metrics["idempotencyCacheSize"])
         assert again.metrics["idempotencyCacheSize"] == 5
 
 
@@ -630,15 +631,15 @@ class TestLife:
         monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
         await real.send(messages(range(40)), partition=2)
         door = await real.started()
-        await until(lambda: door.lag.get(2) == 0 and set(door.lag) == set(range(6)))
+        await until_async(lambda: door.lag.get(2) == 0 and set(door.lag) == set(range(6)))
         real.inbox.gate = asyncio.Event()
         try:
             await real.send(messages(range(40, 45)), partition=2)
-            await until(lambda: door.lag[2] == 5)
+            await until_async(lambda: door.lag[2] == 5)
             assert (await real.places())[2] == 40
         finally:
             real.inbox.gate.set()
-        await until(lambda: door.lag[2] == 0)
+        await until_async(lambda: door.lag[2] == 0)
         await real.has(range(45))
         assert (await real.places())[2] == 45
 
@@ -649,6 +650,6 @@ class TestLife:
         while min(took) >= 0.2 and len(took) < 20:
             await real.send(messages([len(took)]))
             began = time.monotonic()
-            await until(lambda: real.count() == len(took))
+            await until_async(lambda: real.count() == len(took))
             took.append(time.monotonic() - began)
         assert min(took) < 0.2, took

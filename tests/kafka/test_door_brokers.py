@@ -14,9 +14,10 @@ from infinite_scheduler.ingest.status import look
 from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.observe import events
-from tests.kafka.rig import PATIENCE_S, Rig, message, messages, rig, until
+from tests.kafka.rig import Rig, message, messages, rig
 from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.topics import MakeTopic, fresh_topics, grow_topic, make_topic, until_usable, write
+from tests.waiting import until_async
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def probed(door: TopicDoor, times: int) -> None:
         looks += 1
 
     door._consumer.probe = counted  # type: ignore[method-assign]
-    await until(lambda: looks > times)
+    await until_async(lambda: looks > times)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -48,7 +49,7 @@ async def test_brokers_that_cannot_be_reached_are_told_once_and_tried_for_ever(t
         door.start()
         assert time.monotonic() - began < 1
         assert door.is_running
-        await until(lambda: away.heard(events.TopicAway))
+        await until_async(lambda: away.heard(events.TopicAway))
         await probed(door, 2)
         (told,) = away.heard(events.TopicAway)
         assert "127.0.0.1:1" in told.error
@@ -66,7 +67,7 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_ther
         async with rig(tmp_path, kafka_servers, topic) as missing:
             door = missing.door()
             door.start()
-            await until(lambda: missing.heard(events.TopicAway))
+            await until_async(lambda: missing.heard(events.TopicAway))
             await probed(door, 3)
             (told,) = missing.heard(events.TopicAway)
             assert f"topic '{topic}' does not exist" in told.error
@@ -74,8 +75,8 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_ther
             await asyncio.to_thread(make_topic, kafka_servers, topic, partitions=2)
             await missing.send(messages(range(20)))
             await missing.has(range(20))
-            await until(lambda: door.ready)
-            await until(lambda: missing.heard(events.TopicBack))
+            await until_async(lambda: door.ready)
+            await until_async(lambda: missing.heard(events.TopicBack))
             assert len(missing.heard(events.TopicAway)) == 1
 
 
@@ -109,7 +110,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
         await anew.send(messages(range(5, 25)))  # more than there were, so that the old offset is in range
         if not running:
             await anew.started()
-        await until(lambda: len(anew.numbers()) == 25, 40)
+        await until_async(lambda: len(anew.numbers()) == 25, within_s=40)
         assert anew.heard(events.TopicAnew)
         if not running:  # else some may have been read by their old offsets before it was noticed
             assert set(anew.numbers().values()) == {1}
@@ -148,7 +149,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
         await asyncio.to_thread(private_kafka.kill)
         leaving._consumer.commit({Partition("jobs", 0): 1})  # librdkafka would wait for ever to get rid of it
         for each in (bumpy, other):
-            await until(lambda each=each: each.heard(events.TopicAway))  # type: ignore[misc]
+            await until_async(lambda each=each: each.heard(events.TopicAway))  # type: ignore[misc]
         assert not door.ready
         async with asyncio.timeout(10):
             await leaving.stop()
@@ -156,8 +157,8 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
         await asyncio.to_thread(until_usable, private_kafka.url, "jobs", 3)
         await bumpy.send([*messages(range(100, 200)), "bad 2"])
         await bumpy.has(range(200), within_s=60)
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 2, 60)
-        await until(lambda: bumpy.heard(events.TopicBack))
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 2, within_s=60)
+        await until_async(lambda: bumpy.heard(events.TopicBack))
         assert door.ready
         assert (len(bumpy.heard(events.TopicAway)), len(bumpy.heard(events.TopicBack))) == (1, 1)
 
@@ -188,7 +189,7 @@ async def test_marks_of_transactions_are_no_lag(real: Rig) -> None:
     await transactions(real, [4], partition=1)
     door = await real.started()
     await real.has([1])
-    await until(lambda: set(door.lag.values()) == {0})
+    await until_async(lambda: set(door.lag.values()) == {0})
     assert {partition: place for partition, place in (await real.places()).items() if place} == {0: 4, 1: 2}
     status = await look(real.config(), real.inbox)
     assert (status.lag, status.ready) == (0, True)
@@ -202,10 +203,15 @@ async def test_marks_of_transactions_are_no_lag(real: Rig) -> None:
 
 async def until_it_has(wanted: Mapping[int, int], ask: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
     """Wait until these partitions are there, by whom is asked."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not wanted.items() <= (found := await ask()).items():
-        assert time.monotonic() < deadline, f"it has {found}"
-        await asyncio.sleep(0.05)
+
+    found: Mapping[int, int] = {}
+
+    async def has_it() -> bool:
+        nonlocal found
+        found = await ask()
+        return wanted.items() <= found.items()
+
+    await until_async(has_it, lambda: f"{wanted}, but it has {found}", every_s=0.05)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -214,7 +220,7 @@ async def test_missing_rights_are_told_with_what_to_change(tmp_path: Path, guard
         async with rig(tmp_path, guarded_kafka.options_of("guest"), make("jobs")) as guest:
             door = guest.door()
             door.start()
-            await until(lambda: guest.heard(events.TopicAway))
+            await until_async(lambda: guest.heard(events.TopicAway))
             await probed(door, 10)
             (told,) = guest.heard(events.TopicAway)
             assert "not allowed to use" in told.error
@@ -228,7 +234,7 @@ async def test_a_wrong_password_is_told_and_shown_to_nobody(tmp_path: Path, guar
     async with rig(tmp_path, options, "jobs") as stranger:
         door = stranger.door()
         door.start()
-        await until(lambda: stranger.heard(events.TopicAway))
+        await until_async(lambda: stranger.heard(events.TopicAway))
         (told,) = stranger.heard(events.TopicAway)
         assert "refuses the login" in told.error
         assert not any("wrong-and-secret" in str(event) for event in stranger.told)
@@ -240,7 +246,7 @@ async def test_a_password_opens_the_door(tmp_path: Path, guarded_kafka: GuardedK
             door = await trusted.started()
             await trusted.send([message(1), "bad"])
             await trusted.has([1])
-            await until(lambda: door.metrics["messagesSentToDLQ"])
+            await until_async(lambda: door.metrics["messagesSentToDLQ"])
             assert (door.ready, door.metrics["messagesSentToDLQ"]) == (True, 1)
 
 
@@ -255,7 +261,7 @@ async def test_a_message_of_ten_megabytes_is_kept_and_the_next_ones_go_on(
         (letter,) = await large.letters()
         assert letter.value == b"y" * 10_000_000
         assert "the message has 10000000 bytes" in letter.error
-        await until(lambda: large.heard(events.DeadLettersRefused))
+        await until_async(lambda: large.heard(events.DeadLettersRefused))
 
 
 async def test_the_broker_inside_of_librdkafka_will_do(
@@ -266,12 +272,12 @@ async def test_the_broker_inside_of_librdkafka_will_do(
         await inside.send([*messages(range(50)), "bad"])
         door = await inside.started()
         await inside.has(range(50))
-        await until(lambda: door.metrics["messagesSentToDLQ"] == 1)
+        await until_async(lambda: door.metrics["messagesSentToDLQ"] == 1)
         await door.stop()
         await inside.send(messages(range(50, 60)))
         again = await inside.started()
         await inside.has(range(60))
-        await until(lambda: again.metrics["messagesReceived"])
+        await until_async(lambda: again.metrics["messagesReceived"])
         assert again.metrics["messagesReceived"] == 10, "what was taken before is read again"
 
 
@@ -280,9 +286,9 @@ async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: Rig) -> N
     first = await real.started(properties={"group.instance.id": "node-1"})
     second = real.door(properties={"group.instance.id": "node-1"})
     second.start()
-    await until(lambda: any("give every node its own" in told.error for told in real.heard(events.TopicAway)))
+    await until_async(lambda: any("give every node its own" in told.error for told in real.heard(events.TopicAway)))
     await second.stop()
     await real.send(messages([1, 2, 3]))
     await real.has([1, 2, 3])
-    await until(lambda: first.ready)
+    await until_async(lambda: first.ready)
     assert (first.problem, second.is_running) == (None, False)

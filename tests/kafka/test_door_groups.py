@@ -9,14 +9,17 @@ import pytest
 
 from infinite_scheduler.ingest.door import TopicDoor
 from infinite_scheduler.observe import events
-from tests.kafka.rig import Rig, message, messages, until
+from tests.kafka.rig import Rig, message, messages
 from tests.services.topics import delete_topics, make_topic, read
 from tests.unit.test_wire import Deaf
+from tests.waiting import until_async
 
 
 async def share(*doors: TopicDoor) -> None:
     """Wait until the doors have the six partitions among them."""
-    await until(lambda: all(door.ready and door.lag for door in doors) and sum(len(door.lag) for door in doors) == 6)
+    await until_async(
+        lambda: all(door.ready and door.lag for door in doors) and sum(len(door.lag) for door in doors) == 6
+    )
 
 
 async def test_two_doors_share_the_partitions(real: Rig) -> None:
@@ -25,7 +28,7 @@ async def test_two_doors_share_the_partitions(real: Rig) -> None:
     await share(one, two)
     await real.send(messages(range(200)))
     await real.has(range(200))
-    await until(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 200)
+    await until_async(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 200)
     assert one.metrics["messagesReceived"]
     assert two.metrics["messagesReceived"]
 
@@ -35,11 +38,11 @@ async def test_doors_of_one_group_read_different_topics(real: Rig) -> None:
     await asyncio.to_thread(make_topic, real.servers, other)
     try:
         here, there = await real.started(), await real.started(topic=other)
-        await until(lambda: len(here.lag) == 6 and len(there.lag) == 1)
+        await until_async(lambda: len(here.lag) == 6 and len(there.lag) == 1)
         await real.send(messages(range(20)))
         await real.send(messages(range(20, 30)), topic=other)
         await real.has(range(30))
-        await until(lambda: (here.metrics["messagesReceived"], there.metrics["messagesReceived"]) == (20, 10))
+        await until_async(lambda: (here.metrics["messagesReceived"], there.metrics["messagesReceived"]) == (20, 10))
     finally:
         await asyncio.to_thread(delete_topics, real.servers, other)
 
@@ -48,7 +51,7 @@ async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
     one, two = await real.started(), await real.started()
     await share(one, two)
     await one.stop()
-    await until(lambda: len(two.lag) == 6)
+    await until_async(lambda: len(two.lag) == 6)
     await real.send(messages(range(50)))
     await real.has(range(50))
     assert not real.heard(events.PlaceDiffers)
@@ -66,10 +69,10 @@ async def test_two_doors_send_letters_that_have_waited_for_their_topic_once(
     await share(one, two)
     for partition in range(6):
         await real.send([f"bad {partition}.{number}" for number in range(5)], partition=partition)
-    await until(lambda: len(real.heard(events.DeadLettersWait)) >= 2)
+    await until_async(lambda: len(real.heard(events.DeadLettersWait)) >= 2)
     await asyncio.to_thread(make_topic, real.servers, real.dlq_topic)
     try:
-        await until(lambda: one.metrics["messagesSentToDLQ"] + two.metrics["messagesSentToDLQ"] == 30)
+        await until_async(lambda: one.metrics["messagesSentToDLQ"] + two.metrics["messagesSentToDLQ"] == 30)
         assert one.metrics["messagesSentToDLQ"]
         assert two.metrics["messagesSentToDLQ"]
         found = await asyncio.to_thread(read, real.servers, real.dlq_topic)
@@ -117,10 +120,10 @@ async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
     one = await real.started(handlers={"sms": slow}, max_retries=10)
     for partition in range(6):
         await real.send(messages(range(100 * partition, 100 * partition + 100)), partition=partition)
-    await until(lambda: real.heard(events.ChecksFailing))  # the first door has gathered, and waits
+    await until_async(lambda: real.heard(events.ChecksFailing))  # the first door has gathered, and waits
     two = real.door()
     two.start()
-    await until(lambda: two.metrics["messagesReceived"] >= 200)  # the second has some of its partitions
+    await until_async(lambda: two.metrics["messagesReceived"] >= 200)  # the second has some of its partitions
     slow.able = True
     one._patience._nap.set()  # it waits longer each time: too long for this test
     await real.has(range(600))
@@ -134,11 +137,11 @@ async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig, mon
     real.inbox.gate = gate = asyncio.Event()
     for partition in range(6):
         await real.send(messages(range(100 * partition, 100 * partition + 100)), partition=partition)
-    await until(lambda: real.inbox.waiting)  # the first door is in the middle of its take
+    await until_async(lambda: real.inbox.waiting)  # the first door is in the middle of its take
     real.inbox.gate = None
     two = real.door()
     two.start()
-    await until(lambda: two.metrics["messagesReceived"] > 0)  # and the second takes the same messages
+    await until_async(lambda: two.metrics["messagesReceived"] > 0)  # and the second takes the same messages
     gate.set()
     await real.has(range(600))
     await share(one, two)
@@ -150,14 +153,14 @@ async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_noth
     one = await real.started(properties={"session.timeout.ms": 2000})
     real.inbox.gate = gate = asyncio.Event()
     await real.send(messages(range(100)))
-    await until(lambda: real.inbox.waiting)
+    await until_async(lambda: real.inbox.waiting)
     real.inbox.gate = None
     one._consumer.stay = lambda: None  # type: ignore[method-assign]  # frozen
     one._client.consumer.unsubscribe()
     two = await real.started()
-    await until(lambda: two.metrics["messagesReceived"] == 100, 30)
+    await until_async(lambda: two.metrics["messagesReceived"] == 100, within_s=30)
     gate.set()
-    await until(lambda: real.heard(events.PlacesOvertaken))
+    await until_async(lambda: real.heard(events.PlacesOvertaken))
     await real.has(range(100))
     assert one.metrics["messagesReceived"] == 0
 
@@ -167,7 +170,7 @@ async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
     await share(one, two)
     for partition in range(6):
         await real.send([message(1, idempotencyKey="same")], partition=partition)
-    await until(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 6)
+    await until_async(lambda: one.metrics["messagesReceived"] + two.metrics["messagesReceived"] == 6)
     assert real.numbers() == Counter([1])
     assert one.metrics["duplicatesSkipped"] + two.metrics["duplicatesSkipped"] == 5
 
@@ -184,7 +187,7 @@ async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(
     await real.send(messages(range(300, 900)))
     two = real.door()
     two.start()
-    await until(lambda: real.heard(events.IngestPaused) and (two.lag or not given))
+    await until_async(lambda: real.heard(events.IngestPaused) and (two.lag or not given))
     real.inbox.away = False
     await real.has(range(900))
     await share(one, two)
@@ -195,8 +198,8 @@ async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
     doors = [real.door() for _ in range(7)]
     for door in doors:
         door.start()
-    await until(lambda: all(door.ready for door in doors), 40)
+    await until_async(lambda: all(door.ready for door in doors), within_s=40)
     await real.send(messages(range(60)))
     await real.has(range(60))
-    await until(lambda: all(door.ready for door in doors))
+    await until_async(lambda: all(door.ready for door in doors))
     assert not await real.letters()

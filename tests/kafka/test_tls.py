@@ -17,10 +17,11 @@ from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.model import Job, JobId
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Event
-from tests.kafka.rig import message, rig, until
+from tests.kafka.rig import message, rig
 from tests.services.kafka import SafeKafka
 from tests.services.private import safe_kafka
 from tests.services.topics import fresh_topics, read, write
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
 
@@ -84,7 +85,7 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
         async with rig(tmp_path, options, topic) as wary:
             door = wary.door()
             door.start()
-            await until(lambda: wary.heard(events.TopicAway))
+            await until_async(lambda: wary.heard(events.TopicAway))
             known = settings(tmp_path, options, topic, dlq_topic="", out="out")
             ended, error = await asyncio.gather(status(tmp_path, known), _sending(options))
             assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
@@ -96,7 +97,7 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
             assert (error.retryable, door.ready) == (True, False)
             try:
                 await asyncio.to_thread(broker.show, "second")
-                await until(lambda: door.ready)
+                await until_async(lambda: door.ready)
                 await wary.send([message(1)])
                 await wary.has([1])
             finally:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from infinite_scheduler import KafkaHandler, KafkaIngestConfig, Scheduler, SmsRetryJobHandler
 from infinite_scheduler.observe.events import Event, Settled
-from tests.kafka.rig import rig, until
+from tests.kafka.rig import rig
 from tests.services.topics import Written, read, write
+from tests.waiting import until_async
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PAST = "2025-11-03T22:00:00"
@@ -36,7 +37,7 @@ async def test_the_trace_of_a_message_goes_on_with_its_job(tmp_path: Path, mock_
         scheduler.add_app(app, KafkaHandler(mock_kafka, f"{app}.out"))
     scheduler.add_app("sms_retry", SmsRetryJobHandler(mock_kafka, "retry.out"))
     async with scheduler:
-        await until(lambda: sum(event.counts.get("done", 0) for event in told if isinstance(event, Settled)) == 5)
+        await until_async(lambda: sum(event.counts.get("done", 0) for event in told if isinstance(event, Settled)) == 5)
     sms, retry, other = [
         parents(await asyncio.to_thread(read, mock_kafka, topic)) for topic in ("sms.out", "retry.out", "other.out")
     ]
@@ -56,7 +57,7 @@ async def test_a_message_that_is_refused_after_its_trace_was_read_keeps_its_head
     async with rig(tmp_path, mock_kafka, "jobs") as inside:
         await inside.send([request("nobody", 1)], headers=[("traceparent", GOOD), ("other", None)])
         door = await inside.started()
-        await until(lambda: door.metrics["messagesFailed"] == 1)
+        await until_async(lambda: door.metrics["messagesFailed"] == 1)
         (letter,) = await inside.letters()
         assert "nobody" in letter.error
         assert list(letter.headers) == [("traceparent", GOOD), ("other", None)]

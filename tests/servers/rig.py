@@ -3,17 +3,16 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from infinite_scheduler import Job, NewJob, Scheduler
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import JobId
 from infinite_scheduler.observe.events import Event
+from tests.waiting import until_async
 
 APP = "work"
-PATIENCE_S = 40
-"""How long anything may take on a busy machine."""
 
 
 class Rig:
@@ -43,23 +42,29 @@ class Rig:
 
     async def done(self, ids: Sequence[str]) -> None:
         """Wait until the store says that these jobs, and no others, are done, each handed over once."""
-        await until(lambda: {job for job, _ in self.deliveries} >= set(ids), "every job is handed over")
+        await until_async(lambda: {job for job, _ in self.deliveries} >= set(ids), "every job is handed over")
         await self.settled(len(ids))
         assert set(self.deliveries) == {(job, 1) for job in ids}
         assert set(self.deliveries.values()) <= {1}, "a job was handed over twice"
         assert not self.early
 
     async def settled(self, done: int, pending: int = 0) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := await self.statuses()) != Counter(done=done, pending=pending):
-            assert time.monotonic() < deadline, f"not everything is done: {found}"
-            await asyncio.sleep(0.05)
+        wanted = Counter(done=done, pending=pending)
+
+        found = Counter[str]()
+
+        async def reached() -> bool:
+            nonlocal found
+            found = await self.statuses()
+            return found == wanted
+
+        await until_async(reached, lambda: f"{dict(wanted)}, but the jobs are {dict(found)}", every_s=0.05)
 
     async def load(self, count: int, delay: str) -> list[str]:
         """Schedule jobs, and wait until a node that has nothing else to do has them in its memory."""
-        await until(lambda: not self.bytes_held, "the last jobs are forgotten")
+        await until_async(lambda: not self.bytes_held, "the last jobs are forgotten")
         ids = await self.add(count, delay)
-        await until(lambda: self.bytes_held >= count, "the jobs are loaded")
+        await until_async(lambda: self.bytes_held >= count, "the jobs are loaded")
         return ids
 
     @property
@@ -72,13 +77,6 @@ class Rig:
 
     def told(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]
-
-
-async def until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def overdue(ids: Sequence[str], by_s: float = 1) -> None:

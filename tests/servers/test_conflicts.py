@@ -22,8 +22,9 @@ from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from infinite_scheduler.store.sql.tables import DAILY
-from tests.servers.rig import APP, PATIENCE_S, Rig
+from tests.servers.rig import APP, Rig
 from tests.services.databases import connect, execute, kind_of
+from tests.waiting import PATIENCE_S
 
 ERRORS = (pymysql.err.Error, psycopg.Error)
 

@@ -1,7 +1,5 @@
 """Jobs in a transaction of the user's own, on the database server of the store."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,8 +8,8 @@ import sqlalchemy as sa
 from infinite_scheduler import Job, NewJob, Scheduler
 from infinite_scheduler.errors import InvalidRequest, KeyConflict
 from tests.services.databases import execute, fresh_database, kind_of
+from tests.waiting import until_async
 
-BOUND_S = 20
 FAR = "2100-01-01T00:00:00Z"
 
 
@@ -41,10 +39,7 @@ class Shop:
         return (await self.scheduler.survey()).counts.get("reminders", {}).get("accepted", 0)
 
     async def fires(self, job_id: str) -> None:
-        until = time.monotonic() + BOUND_S
-        while job_id not in self.fired:
-            assert time.monotonic() < until, "it did not fire"
-            await asyncio.sleep(0.01)
+        await until_async(lambda: job_id in self.fired, f"job {job_id} fires")
 
 
 def engine_of(url: str) -> sa.Engine:

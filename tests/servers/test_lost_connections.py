@@ -23,8 +23,9 @@ from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.proxy import Proxy, proxied
-from tests.servers.rig import APP, PATIENCE_S, Rig, overdue, until
+from tests.servers.rig import APP, Rig, overdue
 from tests.services.databases import connect, execute, kill_connections, kind_of
+from tests.waiting import PATIENCE_S, until_async
 
 LONG_ANSWER: dict[str, Any] = {
     "postgres": b"SELECT repeat('x', 8000) FROM generate_series(1, 4000)",
@@ -79,7 +80,7 @@ async def test_an_insert_whose_answer_is_lost_happens_once(way: tuple[Proxy, str
         await rig.scheduler.pause(APP)
         proxy.cut_after(commit_of(address))
         second = await rig.add(50, "1h")
-        await until(lambda: not proxy.waits_to_cut, "the connection is cut")
+        await until_async(lambda: not proxy.waits_to_cut, "the connection is cut")
         assert len(second) == 50
         assert await rig.statuses() == {"done": len(first), "pending": 50}
 
@@ -92,9 +93,9 @@ async def test_answers_that_are_lost_while_a_node_works_lose_and_repeat_nothing(
         for _ in range(10):
             ids += await rig.add(20, "30ms")
             proxy.cut_after(commit_of(address))  # whoever commits next: a door, a lane, a heartbeat
-            await until(lambda: not proxy.waits_to_cut, "the connection is cut")
+            await until_async(lambda: not proxy.waits_to_cut, "the connection is cut")
         await rig.done(ids)
-        await until(lambda: proxy.cuts == 10, "the last connection is cut")
+        await until_async(lambda: proxy.cuts == 10, "the last connection is cut")
         assert len(rig.deliveries) == len(ids) == 200
 
 
@@ -141,9 +142,9 @@ async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_f
         await rig.done(first)
         later = await rig.load(20, "5s")
         proxy.fall_silent()
-        await until(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
+        await until_async(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
         before = len(rig.deliveries)  # those due later, too, where the machine was slower than they
-        await until(lambda: bool(rig.told(StoreAway)), "the node says that the store is away")
+        await until_async(lambda: bool(rig.told(StoreAway)), "the node says that the store is away")
         await overdue(later)  # and they must not fire: another node may own them
         assert len(rig.deliveries) == before
         proxy.speak()

@@ -28,9 +28,9 @@ from tests.servers.proxy import proxied
 from tests.servers.test_enqueue import engine_of
 from tests.services.catalogue import admin_url
 from tests.services.databases import WORDS, connect, execute, kind_of, limited_user
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
-PATIENCE_S = 30
 HOUR_MS = 3_600_000
 
 
@@ -220,10 +220,7 @@ def limited(url: str, events: list[Event]) -> tuple[Scheduler, list[str]]:
 
 
 async def until_fired(fired: list[str], ids: set[str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while set(fired) < ids:
-        assert time.monotonic() < deadline, "not everything was handed over"
-        await asyncio.sleep(0.02)
+    await until_async(lambda: set(fired) >= ids, "everything is handed over")
     assert sorted(fired) == sorted(ids)
 
 

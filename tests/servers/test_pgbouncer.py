@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.services.databases import execute
 from tests.services.folder import account, give
 from tests.services.process import PATIENCE_S
 from tests.services.server import free_port
+from tests.waiting import until
 
 PROGRAM = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
 
@@ -52,15 +52,14 @@ def pooled(url: str, sessions: int) -> Iterator[str]:
 
 
 def _await(address: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    def answers() -> bool:
         try:
             psycopg.connect(address, connect_timeout=5).close()
         except psycopg.OperationalError:
-            assert time.monotonic() < deadline, "PgBouncer did not answer"
-            time.sleep(0.05)
-        else:
-            return
+            return False
+        return True
+
+    until(answers, "PgBouncer answers", every_s=0.05)
 
 
 async def test_a_node_works_behind_a_pooler_with_fewer_sessions_than_connections(postgres_url: str) -> None:

@@ -20,11 +20,12 @@ from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import MAX_DUE_MS
 from infinite_scheduler.observe.events import ClockBack, ClockOff, LeaseLapsed, StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
-from tests.servers.rig import APP, Rig, overdue, until
+from tests.servers.rig import APP, Rig, overdue
 from tests.services import process
 from tests.services.databases import connect, execute, fresh_database, limited_user
 from tests.services.private import clocked_server, private_server, small_disk_server
 from tests.services.server import Kind, Server
+from tests.waiting import until_async
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
@@ -54,13 +55,13 @@ async def test_a_server_that_restarts_in_the_middle_of_a_batch_costs_lateness_al
     rig = Rig(url, node={"lease": "1m"})
     async with rig.scheduler:
         ids = await rig.add(300, "500ms") + await rig.add(300, "1500ms")
-        await until(lambda: len(rig.deliveries) > 10, "they begin to fire")
+        await until_async(lambda: len(rig.deliveries) > 10, "they begin to fire")
         await asyncio.to_thread(server.stop)
-        await until(lambda: bool(rig.told(StoreAway)), "the node says that the store is away")
+        await until_async(lambda: bool(rig.told(StoreAway)), "the node says that the store is away")
         await asyncio.to_thread(server.start)
         ids += await _accepted(rig, 50)
         await rig.done(ids)
-        await until(lambda: bool(rig.told(StoreBack)), "the node says that the store is back")
+        await until_async(lambda: bool(rig.told(StoreBack)), "the node says that the store is back")
         assert not rig.told(LeaseLapsed)
 
 
@@ -99,7 +100,7 @@ async def test_a_frozen_server_hangs_nobody(server: Server, url: str) -> None:
             rig.events.clear()
             began = time.monotonic()
             looking = asyncio.create_task(rig.scheduler.find("work"))
-            await until(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
+            await until_async(lambda: bool(rig.told(LeaseLapsed)), "the lease lapses")
             before = len(rig.deliveries)  # those due later, too, where the machine was slower than they
             assert "answer" in str(rig.told(LeaseLapsed)[0].error), "and the cause is known"  # type: ignore[attr-defined]
             with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -134,7 +135,7 @@ async def test_a_server_that_takes_no_writes_for_a_while_costs_lateness_alone(se
             await rig.done(first := await rig.add(10))
             later = await rig.add(10, "2s")
             _set_read_only(server, url, on=True)
-            await until(lambda: bool(rig.told(StoreAway)), "the node says that it cannot write")
+            await until_async(lambda: bool(rig.told(StoreAway)), "the node says that it cannot write")
             with pytest.raises(StoreUnavailable, match="takes no writes"):
                 await rig.add(1)
             assert (await rig.statuses()).total() == 20, "it can be read"
@@ -205,14 +206,14 @@ async def test_a_server_whose_clock_is_off_is_not_gone_by(kind: Kind) -> None:
             soon = await rig.add(5, "3s")
             later = await rig.add(5, "30m")
             clock.set(3600)
-            await until(lambda: bool(rig.told(ClockOff)), "the node says that the clocks differ")
-            await until(lambda: rig.shards_owned == 0, "it gives its shards up")
+            await until_async(lambda: bool(rig.told(ClockOff)), "the node says that the clocks differ")
+            await until_async(lambda: rig.shards_owned == 0, "it gives its shards up")
             before = len(rig.deliveries)  # the next ones, too, where the machine was slower than they
             await overdue(soon)
             assert len(rig.deliveries) == before, "nothing fires while nobody knows what time it is"
             clock.set(0)
-            await until(lambda: bool(rig.told(ClockBack)), "the node says that the clocks agree")
-            await until(lambda: len(rig.deliveries) == 10, "what is due fires")
+            await until_async(lambda: bool(rig.told(ClockBack)), "the node says that the clocks agree")
+            await until_async(lambda: len(rig.deliveries) == 10, "what is due fires")
             assert {job for job, _ in rig.deliveries} == {*first, *soon}
             assert not rig.early
             assert set(later).isdisjoint({job for job, _ in rig.deliveries})
@@ -226,14 +227,14 @@ async def test_a_node_whose_clock_is_stepped_fires_nothing_early(kind: Kind) -> 
             await rig.done(first := await rig.add(5))
             later = await rig.add(5, "30m")
             clock.offset_ms = 3_600_000
-            await until(lambda: bool(rig.told(ClockOff)), "the node says that the clocks differ")
+            await until_async(lambda: bool(rig.told(ClockOff)), "the node says that the clocks differ")
             await asyncio.sleep(2)
             assert len(rig.deliveries) == len(first)
             clock.offset_ms = 0
-            await until(lambda: bool(rig.told(ClockBack)), "the node says that the clocks agree")
-            await until(lambda: rig.shards_owned == 4, "it owns its shards again")
+            await until_async(lambda: bool(rig.told(ClockBack)), "the node says that the clocks agree")
+            await until_async(lambda: rig.shards_owned == 4, "it owns its shards again")
             second = await rig.add(5)
-            await until(lambda: len(rig.deliveries) == 10, "it goes on")
+            await until_async(lambda: len(rig.deliveries) == 10, "it goes on")
             assert {job for job, _ in rig.deliveries} == {*first, *second}
             assert set(later).isdisjoint({job for job, _ in rig.deliveries})
 
@@ -266,7 +267,7 @@ async def _fill_and_go_on(server: Server, url: str, disk: Path) -> None:
                 refused = error
         died = isinstance(refused, StoreUnavailable)  # as MariaDB does when it cannot write its log
         if died:
-            await until(lambda: server.pid is None, "the server has died")
+            await until_async(lambda: server.pid is None, "the server has died")
         else:
             assert isinstance(refused, StoreBroken), "the disk is full, and nobody says so"
             assert "no space left" in str(refused)
@@ -275,7 +276,7 @@ async def _fill_and_go_on(server: Server, url: str, disk: Path) -> None:
             server.kill()  # to note down that it has ended
             await asyncio.to_thread(server.start)
         second = await _accepted(rig, 10)
-        await until(lambda: {job for job, _ in rig.deliveries} == {*first, *second}, "it goes on")
+        await until_async(lambda: {job for job, _ in rig.deliveries} == {*first, *second}, "it goes on")
         await rig.settled(20, pending=added)  # what was refused is not there, what was accepted is
 
 

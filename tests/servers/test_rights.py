@@ -25,6 +25,7 @@ from infinite_scheduler.store.sql.server.database import ServerDatabase
 from tests.periods import DAY_S, await_a_whole
 from tests.services.databases import execute, kill_connections, kind_of
 from tests.snippets import ROOT
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
 PAGE = (ROOT / "docs" / "how-to" / "servers.md").read_text(encoding="utf-8")
@@ -87,10 +88,7 @@ async def test_each_role_can_do_its_part_and_no_more(roles: Roles, config: Path)
 
     async with scheduler:
         jobs = {(await scheduler.schedule("reminders", delay="0s")).id for _ in range(5)}
-        deadline = time.monotonic() + 30
-        while set(fired) < jobs:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await until_async(lambda: set(fired) >= jobs, "every job is handed over")
     today = f"reminders_scheduled_jobs_{datetime.now(UTC):%Y%m%d}"
     assert execute(roles.reader, f"SELECT COUNT(*) FROM {today}") == [(5,)]
     for place, statement in (

@@ -11,12 +11,13 @@ import pytest
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.certificates import Certificates, make_certificates
-from tests.servers.rig import Rig, until
+from tests.servers.rig import Rig
 from tests.services import mariadb, postgres
 from tests.services.databases import fresh_database, kind_of
 from tests.services.folder import give
 from tests.services.private import private_server
 from tests.services.server import Kind
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
 
@@ -74,7 +75,7 @@ async def test_every_connection_of_a_node_is_encrypted_as_the_server_sees_it(
         rig = Rig(f"{url}?{options}")
         async with rig.scheduler:
             ids = await rig.add(5)
-            await until(lambda: {job for job, _ in rig.deliveries} == set(ids), "they fire")  # noqa: B023
+            await until_async(lambda: {job for job, _ in rig.deliveries} == set(ids), "they fire")  # noqa: B023
             found = await ciphers(rig, url)
             assert len(found) >= 6, "lanes, doors, heartbeats, readers"
             assert [bool(cipher) for cipher in found] == [encrypted] * len(found)

@@ -1,7 +1,6 @@
 """Values that databases like to change on the way: they come back as they were, or are refused at the door."""
 
 import json
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -9,13 +8,14 @@ import pytest
 from infinite_scheduler import Failed, Job, NewJob, Scheduler
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.model import MAX_DUE_MS, Attempt, JobId, JobSpec, Status
+from infinite_scheduler.model import MAX_DUE_MS, Attempt, JobId, JobRecord, JobSpec, Status
 from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements, Update
-from tests.servers.rig import APP, PATIENCE_S, Rig, until
+from tests.servers.rig import APP, Rig
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
 
@@ -59,7 +59,7 @@ async def test_a_handler_gets_them_byte_for_byte(url: str) -> None:
 
     async with scheduler:
         jobs = await scheduler.submit([spec("bytes", payload, 0) for payload in PAYLOADS])
-        await until(lambda: len(seen) == len(PAYLOADS), "all are handed over")
+        await until_async(lambda: len(seen) == len(PAYLOADS), "all are handed over")
         assert [seen[job.id] for job in jobs] == list(PAYLOADS)
 
 
@@ -109,11 +109,12 @@ async def test_an_error_with_any_text_is_recorded(url: str, text: str) -> None:
         for how in ("raise", "return"):
             job = await scheduler.schedule("raises", how, delay="0s")
             ends = Status.PENDING if how == "raise" else Status.FAILED
-            record = await scheduler.get(job.id)
-            deadline = time.monotonic() + PATIENCE_S
-            while not record.attempts or record.status is not ends:
-                assert time.monotonic() < deadline
-                record = await scheduler.get(job.id)
+
+            async def ended(job_id: str = job.id, ends: Status = ends) -> JobRecord | None:
+                record = await scheduler.get(job_id)
+                return record if record.attempts and record.status is ends else None
+
+            record = await until_async(ended)
             assert record.attempts[0].error
             assert "could not be recorded" not in record.attempts[0].error
             assert "\0" not in record.attempts[0].error

@@ -26,6 +26,7 @@ from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock
 from infinite_scheduler.testing.pump import Pump
+from tests.waiting import words_of
 
 T = TypeVar("T")
 
@@ -326,7 +327,7 @@ class Rig:
         until_ms = self.clock.steady_ms() + within_ms
         await self.pump.rest()
         while not condition():
-            assert self.clock.step(until_ms), "it did not come to pass"
+            assert self.clock.step(until_ms), f"not within {within_ms} ms: {words_of(condition)}"
             await self.pump.rest()
 
     # Jobs

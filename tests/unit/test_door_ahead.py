@@ -12,8 +12,8 @@ from infinite_scheduler.ingest.door import ROUND_MS, TopicDoor
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.testing import ManualClock
-from tests.kafka.rig import until
 from tests.unit.test_group_member import Kafka, Message
+from tests.waiting import until_async
 
 
 class Request(Message):
@@ -85,7 +85,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_the_next_messages_are_read_while_the_store_writes(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3, 4)
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.left == 1)  # two batches are read...
+    await until_async(lambda: bench.left == 1)  # two batches are read...
     assert bench.inbox.begun == 1  # ...and none is written yet
     bench.inbox.let.set()
     await taking
@@ -96,7 +96,7 @@ async def test_what_was_read_behind_a_batch_that_failed_is_not_taken(bench: Benc
     bench.arrive(0, 1, 2, 3)
     bench.inbox.fails = True
     taking = asyncio.create_task(bench.door._round())
-    await until(lambda: bench.left == 0)
+    await until_async(lambda: bench.left == 0)
     bench.inbox.let.set()
     with pytest.raises(StoreUnavailable):
         await taking
@@ -108,7 +108,7 @@ async def test_what_was_read_behind_a_batch_that_failed_is_not_taken(bench: Benc
 async def test_a_partition_that_was_let_go_meanwhile_is_read_again_behind_all_that_was_gathered(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3)
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.left == 0)
+    await until_async(lambda: bench.left == 0)
     await bench.door._patience.call(lambda: bench.consumer.drop([bench.share]))  # as when the store takes long
     bench.arrive(2, 3, 4)  # what would come if it were read from its place
     bench.inbox.let.set()
@@ -122,7 +122,7 @@ async def test_a_partition_that_was_let_go_meanwhile_is_read_again_behind_all_th
 async def test_a_partition_that_came_meanwhile_gets_its_place_first(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3, 4, 5)
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.inbox.begun == 1 and bench.left == 2)
+    await until_async(lambda: bench.inbox.begun == 1 and bench.left == 2)
     bench.consumer._assigned(bench.kafka, [TopicPartition("jobs", 1)])  # type: ignore[arg-type]
     bench.inbox.let.set()
     await taking
@@ -133,7 +133,7 @@ async def test_a_partition_that_came_meanwhile_gets_its_place_first(bench: Bench
 async def test_after_a_while_it_is_looked_what_else_there_is_to_do(bench: Bench) -> None:
     bench.arrive(*range(6))
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.inbox.begun == 1 and bench.left == 2)
+    await until_async(lambda: bench.inbox.begun == 1 and bench.left == 2)
     bench.clock.advance(ROUND_MS)
     bench.inbox.let.set()
     await taking
@@ -161,10 +161,10 @@ async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Benc
     bench.arrive(0, 1, 2, 3)
     bench.strain = 1.0
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.inbox.begun == 1 and bench.left == 0)
+    await until_async(lambda: bench.inbox.begun == 1 and bench.left == 0)
     bench.clock.advance(100)  # so long the store takes
     bench.inbox.let.set()
-    await until(lambda: bench.inbox.taken)
+    await until_async(lambda: bench.inbox.taken)
     await asyncio.sleep(0.05)
     assert bench.inbox.begun == 1
     bench.strain = 0.0
@@ -177,10 +177,10 @@ async def test_a_door_that_is_stopped_while_it_rests_takes_no_more(bench: Bench)
     bench.arrive(0, 1, 2, 3)
     bench.strain = 1.0
     taking = asyncio.create_task(bench.door._take_what_comes())
-    await until(lambda: bench.inbox.begun == 1 and bench.left == 0)
+    await until_async(lambda: bench.inbox.begun == 1 and bench.left == 0)
     bench.clock.advance(100)
     bench.inbox.let.set()
-    await until(lambda: bench.inbox.taken)
+    await until_async(lambda: bench.inbox.taken)
     bench.door._patience.stop()
     await taking
     assert bench.inbox.taken == [(0, 2)]

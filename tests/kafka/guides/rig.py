@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
 from typing import Any, Final
@@ -148,13 +147,6 @@ def retry(task: int) -> str:
 
 def values(records: Sequence[Written]) -> list[Any]:
     return [json.loads(record.value or b"") for record in records]
-
-
-def until(condition: Callable[[], bool], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
 
 
 def start(stack: ExitStack, name: str, *options: str) -> subprocess.Popen[str]:

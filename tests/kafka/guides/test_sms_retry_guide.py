@@ -36,11 +36,11 @@ from tests.kafka.guides.rig import (
     retry,
     sms_manager,
     start,
-    until,
     values,
 )
 from tests.services.topics import read, told, write
 from tests.snippets import environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
