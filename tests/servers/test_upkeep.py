@@ -28,8 +28,9 @@ from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.store.sql.upkeep import VERDICT_MS
 from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
-from tests.integration import test_sqlite
-from tests.integration.test_sqlite import AHEAD, OLD, OLD_TABLE, WEEK_MS, end, set_low, tables
+from tests.integration.sqlite import test_sqlite_upkeep
+from tests.integration.sqlite.sqlite_file import WEEK_MS
+from tests.integration.sqlite.test_sqlite_upkeep import AHEAD, OLD, OLD_TABLE, end, set_low, tables
 from tests.servers import stage
 from tests.services.databases import connect, execute, kind_of
 
@@ -94,7 +95,7 @@ async def still_there(session: Session, keys: Sequence[bytes]) -> list[bytes]:
     return keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys)))
 
 
-class TestRetention(test_sqlite.TestUpkeep):
+class TestRetention(test_sqlite_upkeep.TestUpkeep):
     """The promises that hold for every SQL store; where a server keeps them in its own way, that is said here."""
 
     async def test_a_day_that_ended_longer_than_the_retention_ago_is_dropped(  # type: ignore[override]
@@ -359,7 +360,7 @@ async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: Se
     )
     assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 160}}
     assert await still_there(session, later) == later[-1:]
-    assert not await session.read(test_sqlite.moved)
+    assert not await session.read(test_sqlite_upkeep.moved)
     assert not await session.read(lambda tx: tx.read_keys(SMS, {f"k{n}" for n in range(2500)}))
     assert not await session.read(lambda tx: tx.read_verdicts([n.to_bytes(16, "big") for n in range(2500)]))
 
