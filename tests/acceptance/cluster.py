@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tests.acceptance.checker import Blow, Evidence, HandOver, Verdict, judge, read_log
 from tests.acceptance.installation import Installation, clean_environment
-from tests.acceptance.place import SCRIPTS, SOAK, Node, Place
+from tests.acceptance.place import SCRIPTS, SOAK, Place, ServeProcess
 from tests.services.databases import execute
 from tests.waiting import PATIENCE_S, now_ms, until
 
@@ -109,13 +109,13 @@ class Cluster(Place):
 
     # Processes
 
-    def three_nodes(self) -> list[Node]:
+    def three_nodes(self) -> list[ServeProcess]:
         """Two that run all apps and one that runs the common one, when each has its part of the work."""
         nodes = [self.node(), self.node(), self.node(self.common)]
         self.shared(nodes)
         return nodes
 
-    def shared(self, nodes: Collection[Node]) -> None:
+    def shared(self, nodes: Collection[ServeProcess]) -> None:
         """Wait until each of these nodes owns its part of the common app's shards, and nobody else owns any."""
         for node in nodes:
             node.ready()

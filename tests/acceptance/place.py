@@ -31,7 +31,7 @@ CONCURRENCY = 20
 SOAK = os.environ.get("INFINITE_SCHEDULER_SOAK") == "1"
 
 
-class Node:
+class ServeProcess:
     """A process that runs `serve`."""
 
     def __init__(self, command: Sequence[str], folder: Path, name: str) -> None:
@@ -61,7 +61,7 @@ class Node:
         """Its name in the store."""
         return str(json.loads(self._out.read_text().splitlines()[0])["node"])
 
-    def ready(self) -> "Node":
+    def ready(self) -> "ServeProcess":
         """Wait until it says that it runs."""
         until(lambda: self.started or not self.alive, f"start of {self.name}")
         assert self.started, f"{self.name} ended with {self.process.returncode}: {self.stderr}"
@@ -115,7 +115,7 @@ class Place:
         self.database = folder / "jobs.db"
         self.config = folder / "scheduler.toml"
         self.log = folder / "handed_over.log"
-        self.nodes: list[Node] = []
+        self.nodes: list[ServeProcess] = []
         shutil.copy(HANDLERS, folder / "handlers.py")
 
     # Set-up
@@ -129,10 +129,10 @@ class Place:
 
     # Processes
 
-    def node(self, config: Path | None = None) -> Node:
+    def node(self, config: Path | None = None) -> ServeProcess:
         """Start a node."""
         command = [self.installation.command, "serve", "--config", str(config or self.config), "--json"]
-        node = Node(command, self.folder, f"node-{len(self.nodes) + 1}")
+        node = ServeProcess(command, self.folder, f"node-{len(self.nodes) + 1}")
         self.nodes.append(node)
         return node
 
@@ -161,7 +161,7 @@ class Place:
             env=clean_environment(),
         )
 
-    def freeze(self, *nodes: Node) -> list[Blow]:
+    def freeze(self, *nodes: ServeProcess) -> list[Blow]:
         """Let nodes stand still, and look what the store has not heard of; when they go on is for the caller to say."""
         for node in nodes:
             node.freeze()
@@ -171,7 +171,7 @@ class Place:
             blow = blow._replace(unsettled=self.unsettled(), alone=self.alone())
         return [blow._replace(pid=node.pid) for node in nodes]
 
-    def kill(self, *nodes: Node) -> list[Blow]:
+    def kill(self, *nodes: ServeProcess) -> list[Blow]:
         """Let nodes die without any chance to do something about it."""
         blows = self.freeze(*nodes)
         for node in nodes:

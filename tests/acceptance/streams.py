@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from tests.acceptance.checker import Blow, Evidence, HandOver, Intake, Message, Row, Taken, Verdict, judge, judge_intake
 from tests.acceptance.cluster import HEARTBEAT_MS, LEASE_MS, WINDOW
 from tests.acceptance.installation import Installation
-from tests.acceptance.place import SOAK, Node, Place
+from tests.acceptance.place import SOAK, Place, ServeProcess
 from tests.services.databases import execute
 from tests.services.topics import MakeTopic, Written, end_offsets, read, told
 from tests.waiting import PATIENCE_S, now_ms, until
@@ -167,20 +167,20 @@ class Stream(Place):
 
     # Processes
 
-    def node(self, config: Path | None = None) -> Node:
+    def node(self, config: Path | None = None) -> ServeProcess:
         """Start a node whose records show that they are of it."""
         name = f"node-{len(self.nodes) + 1}"
         config = config or self.folder / f"{name}.toml"
         self.arrange(config, name)
         return super().node(config)
 
-    def some_nodes(self, count: int) -> list[Node]:
+    def some_nodes(self, count: int) -> list[ServeProcess]:
         """Start nodes, and wait until each reads a part of the topic."""
         nodes = [self.node() for _ in range(count)]
         self.shared(nodes)
         return nodes
 
-    def shared(self, nodes: Collection[Node]) -> None:
+    def shared(self, nodes: Collection[ServeProcess]) -> None:
         """Wait until each of these nodes, and nobody else, reads a part of the topic."""
         for node in nodes:
             node.ready()

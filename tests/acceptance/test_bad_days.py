@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.checker import judge
 from tests.acceptance.handlers import RECORD
 from tests.acceptance.installation import clean_environment
-from tests.acceptance.place import Node, Place
+from tests.acceptance.place import Place, ServeProcess
 from tests.waiting import PATIENCE_S, now_ms, until
 
 BAD_INPUT, NO_STORE = 2, 5
@@ -227,6 +227,6 @@ def test_a_node_whose_writes_fail_for_a_while_settles_everything_afterwards(plac
     assert node.stop() == 0
 
 
-def _limit(node: Node, size: int) -> None:
+def _limit(node: ServeProcess, size: int) -> None:
     """Let no file that this process writes grow beyond a size: the database and its log are longer already."""
     resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.checker import Blow, HandOver
 from tests.acceptance.cluster import LEASE_MS, RARE, SLACK_MS, Accepted, Cluster
-from tests.acceptance.place import CONCURRENCY, SOAK, Node
+from tests.acceptance.place import CONCURRENCY, SOAK, ServeProcess
 from tests.services.server import Server
 from tests.waiting import now_ms, until
 
@@ -153,7 +153,7 @@ def test_a_node_that_was_frozen_longer_than_its_lease_settles_and_repeats_nothin
     assert [node.stop() for node in nodes] == [0, 0, 0]
 
 
-def _freeze(cluster: Cluster, node: Node) -> Blow:
+def _freeze(cluster: Cluster, node: ServeProcess) -> Blow:
     """Freeze a node until its slow calls are over, and others have begun them again."""
     (blow,) = cluster.freeze(node)
     time.sleep(FROZEN_MS / 1000)
@@ -163,7 +163,7 @@ def _freeze(cluster: Cluster, node: Node) -> Blow:
     return blow._replace(until_ms=thawed_ms)
 
 
-def _slow_calls_of(cluster: Cluster, node: Node) -> list[HandOver]:
+def _slow_calls_of(cluster: Cluster, node: ServeProcess) -> list[HandOver]:
     rows = cluster.rows(SLOW)
     return [one for one in cluster.handed_over() if one.job in rows and one.pid == node.pid]
 

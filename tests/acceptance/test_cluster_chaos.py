@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.checker import Blow
 from tests.acceptance.cluster import LEASE_MS, Cluster
-from tests.acceptance.place import CONCURRENCY, Node
+from tests.acceptance.place import CONCURRENCY, ServeProcess
 from tests.services.databases import kill_connections
 from tests.waiting import now_ms
 
@@ -34,21 +34,21 @@ class Fates:
         place = random.randrange(3)
         self.nodes[place] = deed(self.nodes[place]) or self._cluster.node(self._configs[place])
 
-    def kill(self, node: Node) -> None:
+    def kill(self, node: ServeProcess) -> None:
         self.blows += self._cluster.kill(node)
 
-    def freeze(self, node: Node) -> Node:
+    def freeze(self, node: ServeProcess) -> ServeProcess:
         (blow,) = self._cluster.freeze(node)
         time.sleep(random.uniform(0, 2 * LEASE_MS / 1000))
         self.blows.append(blow._replace(until_ms=now_ms()))
         node.thaw()
         return node
 
-    def restart(self, node: Node) -> None:
+    def restart(self, node: ServeProcess) -> None:
         code = node.ready().stop()
         assert code == 0, f"a stop in good order ended with {code}: {node.stderr}"
 
-    def cut(self, node: Node) -> Node:
+    def cut(self, node: ServeProcess) -> ServeProcess:
         """Every connection to the database is lost, of all processes."""
         kill_connections(self._cluster.url)
         return node

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.checker import Blow, judge_intake
 from tests.acceptance.cluster import LEASE_MS
-from tests.acceptance.place import SOAK, Node
+from tests.acceptance.place import SOAK, ServeProcess
 from tests.acceptance.streams import Stream, StreamOn, message
 from tests.waiting import now_ms, until
 
@@ -42,7 +42,7 @@ def test_rebalances_and_kills_lose_nothing_and_repeat_only_what_was_in_flight(st
     assert [node.stop() for node in nodes] == [0, 0, 0]
 
 
-def _one_joins_and_one_leaves(stream: Stream, nodes: list[Node]) -> list[Node]:
+def _one_joins_and_one_leaves(stream: Stream, nodes: list[ServeProcess]) -> list[ServeProcess]:
     joined = [*nodes, stream.node()]
     stream.shared(joined)
     assert joined[0].stop() == 0
@@ -50,7 +50,7 @@ def _one_joins_and_one_leaves(stream: Stream, nodes: list[Node]) -> list[Node]:
     return joined[1:]
 
 
-def _two_are_killed(stream: Stream, nodes: list[Node]) -> list[Blow]:
+def _two_are_killed(stream: Stream, nodes: list[ServeProcess]) -> list[Blow]:
     """Kill two nodes at once, and start others in their places; all share the topic again in the end.
 
     A long run lets them recover first: who dies again and again before the lease is over makes suspects of its jobs.

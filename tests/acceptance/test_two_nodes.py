@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.checker import Blow, judge
 from tests.acceptance.cluster import Load
-from tests.acceptance.place import CONCURRENCY, SCRIPTS, SOAK, Node, Place
+from tests.acceptance.place import CONCURRENCY, SCRIPTS, SOAK, Place, ServeProcess
 from tests.waiting import now_ms, until
 
 LEASE_MS, FROZEN_MS = (10_000, 30_000) if SOAK else (3_000, 7_000)
@@ -28,7 +28,7 @@ SHARDS = 4
 WRITE_LOCK = 120
 """The byte of the shared memory file that whoever writes has locked."""
 
-Pair = tuple[Node, Node]
+Pair = tuple[ServeProcess, ServeProcess]
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def _wait_until(moment_ms: int) -> None:
     time.sleep(max(0, moment_ms - now_ms()) / 1000)
 
 
-def _holds_the_lock(place: Place, node: Node) -> bool:
+def _holds_the_lock(place: Place, node: ServeProcess) -> bool:
     """Does this process hold the write lock of the file, as the kernel knows it?"""
     shared = place.database.with_name(f"{place.database.name}-shm").stat().st_ino
     lock = rf"POSIX +ADVISORY +WRITE +{node.pid} \S+:{shared} {WRITE_LOCK} "
     return re.search(lock, Path("/proc/locks").read_text()) is not None
 
 
-def _freeze(place: Place, node: Node, *, inside_a_transaction: bool) -> Blow:
+def _freeze(place: Place, node: ServeProcess, *, inside_a_transaction: bool) -> Blow:
     """Freeze a node, in the middle of a write transaction or outside of one."""
     for _ in range(2000):
         (blow,) = place.freeze(node)
@@ -75,7 +75,7 @@ def _freeze(place: Place, node: Node, *, inside_a_transaction: bool) -> Blow:
     raise AssertionError("the node was never caught at the wanted moment")
 
 
-def _thaw(node: Node, blow: Blow) -> Blow:
+def _thaw(node: ServeProcess, blow: Blow) -> Blow:
     """Let it go on; the blow with the time that it took."""
     thawed_ms = now_ms()
     node.thaw()
@@ -168,7 +168,7 @@ def test_a_foreign_process_that_holds_the_write_lock_is_named_and_costs_lateness
         assert node.stop() == 0
 
 
-def _at_work(place: Place, *nodes: Node) -> None:
+def _at_work(place: Place, *nodes: ServeProcess) -> None:
     pids = {node.pid for node in nodes}
     until(lambda: pids <= {one.pid for one in place.handed_over()}, "each has handed something over", every_s=0.1)
 

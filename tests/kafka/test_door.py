@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler.errors import ConfigError, InvalidPayload
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import LetterState, Move, Source
-from tests.kafka.rig import Rig, message, messages
+from tests.kafka.topic_rig import TopicRig, message, messages
 from tests.services.topics import grow_topic, read
 from tests.unit.test_wire import Deaf
 from tests.waiting import PATIENCE_S, until_async
@@ -32,7 +32,7 @@ BAD: dict[str, tuple[bytes | None, str]] = {
 }
 
 
-async def test_messages_become_jobs(real: Rig) -> None:
+async def test_messages_become_jobs(real: TopicRig) -> None:
     await real.send(messages(range(100)))
     door = await real.started()
     await real.send(messages(range(100, 300)))
@@ -49,7 +49,7 @@ async def test_messages_become_jobs(real: Rig) -> None:
     assert sum((await real.places()).values()) == 300
 
 
-async def test_job_data_is_kept_byte_for_byte(real: Rig) -> None:
+async def test_job_data_is_kept_byte_for_byte(real: TopicRig) -> None:
     data = b'{ "n" : 9007199254740993,  "m": 1.10, "text":"\xc3\xa9\\u00e9" }'
     await real.send([b'{"appName":"sms","scheduledTime":"2035-01-01 10:00:00","jobData":' + data + b"}"])
     await real.started()
@@ -59,7 +59,7 @@ async def test_job_data_is_kept_byte_for_byte(real: Rig) -> None:
     assert record.job.scheduled_time.isoformat() == "2035-01-01T10:00:00+00:00"
 
 
-async def test_a_time_without_a_zone_is_one_in_the_zone_of_the_topic(real: Rig) -> None:
+async def test_a_time_without_a_zone_is_one_in_the_zone_of_the_topic(real: TopicRig) -> None:
     await real.send([message(1, scheduledTime="2035-01-01T10:00:00")])
     await real.started(zone="Asia/Dhaka")
     await real.has([1])
@@ -68,7 +68,7 @@ async def test_a_time_without_a_zone_is_one_in_the_zone_of_the_topic(real: Rig) 
 
 
 class TestDeadLetters:
-    async def test_each_bad_message_becomes_one_and_the_others_go_on(self, real: Rig) -> None:
+    async def test_each_bad_message_becomes_one_and_the_others_go_on(self, real: TopicRig) -> None:
         values: list[bytes | str | None] = []
         for number, (value, _) in enumerate(BAD.values()):
             values += [message(number), value]
@@ -86,7 +86,7 @@ class TestDeadLetters:
                 assert letters[place].state is LetterState.SENT
         assert door.metrics["messagesFailed"] == 2 * len(BAD)
 
-    async def test_their_records_have_key_value_and_five_headers(self, real: Rig) -> None:
+    async def test_their_records_have_key_value_and_five_headers(self, real: TopicRig) -> None:
         before_ms = time.time() * 1000
         await real.send([None], key=b"k1", partition=5, headers=[("trace", b"t1"), ("error-message", b"older")])
         await real.started()
@@ -103,7 +103,7 @@ class TestDeadLetters:
             "original-offset": b"0",
         }
 
-    async def test_those_of_six_partitions_fit_into_three(self, real: Rig) -> None:
+    async def test_those_of_six_partitions_fit_into_three(self, real: TopicRig) -> None:
         for partition in range(6):
             await real.send([f"bad {partition} {number}" for number in range(20)], partition=partition)
         await real.started()
@@ -111,7 +111,7 @@ class TestDeadLetters:
         assert {record.value for record in found} == {f"bad {p} {n}".encode() for p in range(6) for n in range(20)}
         assert {record.partition for record in found} <= {0, 1, 2}
 
-    async def test_without_a_topic_they_are_kept_in_the_store(self, real: Rig) -> None:
+    async def test_without_a_topic_they_are_kept_in_the_store(self, real: TopicRig) -> None:
         await real.send(["bad"])
         door = await real.started(dlq_topic=None)
         await until_async(lambda: door.metrics["messagesFailed"] == 1)
@@ -119,7 +119,7 @@ class TestDeadLetters:
         assert (letter.state, letter.dlq_topic, letter.value) == (LetterState.KEPT, None, b"bad")
         assert door.metrics["messagesSentToDLQ"] == 0
 
-    async def test_what_another_node_left_unsent_is_sent(self, real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_another_node_left_unsent_is_sent(self, real: TopicRig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("infinite_scheduler.ingest.dead_letters.LEFT_MS", 0)
         await real.send(["bad"])
         door = real.door()
@@ -136,7 +136,7 @@ class TestDeadLetters:
         assert [letter.state for letter in await real.letters()] == [LetterState.SENT]
 
     async def test_one_that_the_topic_refuses_for_its_size_stays_in_the_store(
-        self, real: Rig, fresh_topic: Any
+        self, real: TopicRig, fresh_topic: Any
     ) -> None:
         small = fresh_topic("small", partitions=1, **{"max.message.bytes": "20000"})
         await real.send([b"x" * 60_000, b"bad"])
@@ -148,7 +148,9 @@ class TestDeadLetters:
         assert letters[b"x" * 60_000].state is LetterState.REFUSED
         assert "too large" in str(letters[b"x" * 60_000].note)
 
-    async def test_one_without_a_key_holds_up_no_other_on_a_compacted_topic(self, real: Rig, fresh_topic: Any) -> None:
+    async def test_one_without_a_key_holds_up_no_other_on_a_compacted_topic(
+        self, real: TopicRig, fresh_topic: Any
+    ) -> None:
         compacted = fresh_topic("compacted", partitions=1, **{"cleanup.policy": "compact"})
         for number in range(20):
             await real.send([f"keyless {number}"], partition=0)
@@ -166,7 +168,7 @@ class TestDeadLetters:
         await until_async(lambda: door.metrics["messagesSentToDLQ"] == 21)
 
     async def test_a_topic_that_is_missing_is_told_once_and_used_when_it_is_there(
-        self, real: Rig, kafka_servers: str
+        self, real: TopicRig, kafka_servers: str
     ) -> None:
         from tests.services.topics import make_topic
 
@@ -200,7 +202,7 @@ class Shaky(Deaf):
 
 
 class TestPassingErrors:
-    async def test_a_check_that_fails_is_tried_again_after_200_400_800_ms(self, real: Rig) -> None:
+    async def test_a_check_that_fails_is_tried_again_after_200_400_800_ms(self, real: TopicRig) -> None:
         shaky = Shaky(times=3)
         await real.send(messages([12, 13, 14]), partition=2)
         door = await real.started(handlers={"sms": shaky})
@@ -211,7 +213,7 @@ class TestPassingErrors:
         await until_async(lambda: door.metrics["messagesProcessed"] == 3)
         assert door.metrics["messagesFailed"] == 0
 
-    async def test_one_that_fails_always_becomes_a_dead_letter(self, real: Rig) -> None:
+    async def test_one_that_fails_always_becomes_a_dead_letter(self, real: TopicRig) -> None:
         shaky = Shaky(times=99)
         await real.send(messages([12, 13, 14, 7]), partition=2)
         door = await real.started(handlers={"sms": shaky}, max_retries=1)
@@ -227,7 +229,7 @@ class TestPassingErrors:
         "raised", [SystemExit(3), asyncio.CancelledError()], ids=lambda raised: type(raised).__name__
     )
     async def test_a_check_that_would_end_the_process_costs_its_message_only(
-        self, real: Rig, raised: BaseException
+        self, real: TopicRig, raised: BaseException
     ) -> None:
         class Leaving(Deaf):
             checks = True
@@ -244,7 +246,7 @@ class TestPassingErrors:
         assert door.is_running
 
     async def test_a_check_that_hangs_is_told_and_keeps_no_process_from_ending(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("infinite_scheduler.ingest.door.HANGS_MS", 300)
         monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LOOK_MS", 100)
@@ -271,7 +273,7 @@ class TestPassingErrors:
         assert [event.app for event in real.heard(events.CheckHangs)] == ["sms"]
         await real.has([1])
 
-    async def test_a_door_whose_task_ends_begins_again(self, real: Rig) -> None:
+    async def test_a_door_whose_task_ends_begins_again(self, real: TopicRig) -> None:
         door = await real.started()
         await real.send(messages([1]), partition=2)
         await real.has([1])
@@ -283,7 +285,7 @@ class TestPassingErrors:
         assert [event.part for event in real.heard(events.TaskFailed)] == [f"topic door of {real.topic}"]
 
     async def test_what_lies_behind_a_part_that_fails_is_read_again(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
             "infinite_scheduler.ingest.door.parts",
@@ -308,7 +310,7 @@ class TestPassingErrors:
         await real.has(range(200))
         assert real.inbox.lost_answers == 0, "no answer was lost"
 
-    async def test_an_error_of_the_store_is_narrowed_down_to_its_message(self, real: Rig) -> None:
+    async def test_an_error_of_the_store_is_narrowed_down_to_its_message(self, real: TopicRig) -> None:
         def stumble(specs: Any) -> Exception | None:
             return ValueError("no such value") if any(json.loads(spec.payload)["n"] == 31 for spec in specs) else None
 
@@ -320,7 +322,7 @@ class TestPassingErrors:
         (letter,) = await real.letters()
         assert (letter.error, json.loads(letter.value or b"")["jobData"]) == ("ValueError: no such value", {"n": 31})
 
-    async def test_an_error_of_the_store_that_passes_costs_no_message(self, real: Rig) -> None:
+    async def test_an_error_of_the_store_that_passes_costs_no_message(self, real: TopicRig) -> None:
         errors = [ValueError("once"), ValueError("twice")]
         real.inbox.stumble = lambda specs: errors.pop() if errors else None
         await real.send(messages(range(10)))
@@ -328,7 +330,7 @@ class TestPassingErrors:
         await real.has(range(10))
         assert not await real.letters()
 
-    async def test_a_store_that_keeps_nothing_at_all_is_not_the_messages_fault(self, real: Rig) -> None:
+    async def test_a_store_that_keeps_nothing_at_all_is_not_the_messages_fault(self, real: TopicRig) -> None:
         broken = True
         real.inbox.stumble = lambda specs: ValueError("a bug") if broken else None
         await real.send(messages(range(5)), partition=0)
@@ -340,7 +342,7 @@ class TestPassingErrors:
 
 
 class TestStoreAway:
-    async def test_messages_wait_and_none_becomes_a_dead_letter(self, real: Rig) -> None:
+    async def test_messages_wait_and_none_becomes_a_dead_letter(self, real: TopicRig) -> None:
         door = await real.started()
         await real.send(messages(range(100)))
         await real.has(range(100))
@@ -361,7 +363,7 @@ class TestStoreAway:
         assert len(await real.letters()) == 1
 
     async def test_that_is_told_once_while_no_message_comes_either(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("infinite_scheduler.ingest.placer.LOOK_MS", 300)
         door = await real.started()
@@ -373,7 +375,7 @@ class TestStoreAway:
         await until_async(lambda: door.ready)
         assert (len(real.heard(events.IngestPaused)), len(real.heard(events.IngestResumed))) == (1, 1)
 
-    async def test_it_may_be_away_when_partitions_are_given(self, real: Rig) -> None:
+    async def test_it_may_be_away_when_partitions_are_given(self, real: TopicRig) -> None:
         real.inbox.away = True
         await real.send(messages(range(20)))
         real.door().start()
@@ -382,7 +384,7 @@ class TestStoreAway:
         real.inbox.away = False
         await real.has(range(20))
 
-    async def test_a_lost_answer_leads_to_no_second_job(self, real: Rig) -> None:
+    async def test_a_lost_answer_leads_to_no_second_job(self, real: TopicRig) -> None:
         """Three answers, whatever number of batches the messages come in: each round below takes one batch at least."""
         real.inbox.lost_answers = 3
         await real.started()
@@ -393,7 +395,7 @@ class TestStoreAway:
         assert real.numbers() == Counter(range(60))
 
     async def test_a_take_that_lasts_does_not_cost_the_membership(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.3)
         interval_ms = 3000
@@ -407,7 +409,7 @@ class TestStoreAway:
         await real.has(range(20))
         assert list(door._consumer.held.values()) == held, "it had to join again"
 
-    async def test_a_stop_does_not_wait_for_it(self, real: Rig) -> None:
+    async def test_a_stop_does_not_wait_for_it(self, real: TopicRig) -> None:
         door = await real.started()
         real.inbox.away = True
         await real.send(messages(range(5)))
@@ -421,7 +423,7 @@ class TestStoreAway:
 
 
 class TestPlaces:
-    async def test_a_restart_goes_on_where_the_store_says(self, real: Rig) -> None:
+    async def test_a_restart_goes_on_where_the_store_says(self, real: TopicRig) -> None:
         door = await real.started()
         await real.send(messages(range(30)))
         await real.has(range(30))
@@ -432,7 +434,7 @@ class TestPlaces:
         await until_async(lambda: again.metrics["messagesReceived"] == 30)
         assert not real.heard(events.PlaceDiffers)
 
-    async def test_another_group_accepts_everything_again(self, real: Rig) -> None:
+    async def test_another_group_accepts_everything_again(self, real: TopicRig) -> None:
         await real.send(messages(range(30)))
         door = await real.started()
         await real.has(range(30))
@@ -442,7 +444,9 @@ class TestPlaces:
         assert real.numbers() == Counter(dict.fromkeys(range(30), 2))
 
     @pytest.mark.parametrize("offset", [0, 3, 12])
-    async def test_offsets_that_are_reset_in_kafka_are_told_and_have_no_effect(self, real: Rig, offset: int) -> None:
+    async def test_offsets_that_are_reset_in_kafka_are_told_and_have_no_effect(
+        self, real: TopicRig, offset: int
+    ) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         await real.send(messages(range(10)), partition=1)
@@ -458,7 +462,7 @@ class TestPlaces:
         await real.send(messages([10]), partition=1)
         await real.has(range(11))
 
-    async def test_what_kafka_was_not_told_before_a_crash_is_nothing_to_warn_about(self, real: Rig) -> None:
+    async def test_what_kafka_was_not_told_before_a_crash_is_nothing_to_warn_about(self, real: TopicRig) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         def committed() -> int:
@@ -480,7 +484,7 @@ class TestPlaces:
         consumer.close()
         assert not real.heard(events.PlaceDiffers)
 
-    async def test_a_place_that_is_reset_in_the_store_counts(self, real: Rig) -> None:
+    async def test_a_place_that_is_reset_in_the_store_counts(self, real: TopicRig) -> None:
         await real.send(messages(range(10)), partition=1)
         door = await real.started()
         await real.has(range(10))
@@ -492,7 +496,7 @@ class TestPlaces:
         assert real.numbers()[4] == 2
         assert real.numbers()[3] == 1
 
-    async def test_a_place_that_is_reset_under_a_running_door_is_taken_up(self, real: Rig) -> None:
+    async def test_a_place_that_is_reset_under_a_running_door_is_taken_up(self, real: TopicRig) -> None:
         await real.send(messages(range(10)), partition=1)
         await real.started()
         await real.has(range(10))
@@ -504,7 +508,7 @@ class TestPlaces:
         assert real.heard(events.PlacesOvertaken)
 
     async def test_a_place_that_is_reset_counts_though_no_message_comes(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("infinite_scheduler.ingest.placer.LOOK_MS", 200)
         await real.send(messages(range(10)), partition=1)
@@ -516,7 +520,7 @@ class TestPlaces:
         assert real.numbers() == Counter({**dict.fromkeys(range(8), 1), 8: 2, 9: 2})
         assert real.heard(events.PlacesOvertaken)
 
-    async def test_latest_means_what_comes_after_the_first_start(self, real: Rig) -> None:
+    async def test_latest_means_what_comes_after_the_first_start(self, real: TopicRig) -> None:
         await real.send(messages(range(10)), partition=0)
         door = await real.started(auto_offset_reset="latest")
         await door.stop()
@@ -525,7 +529,7 @@ class TestPlaces:
         await real.has(range(10, 20))
         assert (await real.places())[0] == 20
 
-    async def test_latest_is_for_a_new_group_and_not_for_a_partition_that_is_added(self, real: Rig) -> None:
+    async def test_latest_is_for_a_new_group_and_not_for_a_partition_that_is_added(self, real: TopicRig) -> None:
         await real.send(messages([1]), partition=3)
         door = await real.started(auto_offset_reset="latest")
         assert await real.places() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
@@ -535,7 +539,7 @@ class TestPlaces:
         await real.started(auto_offset_reset="latest")
         await real.has(range(10, 20))
 
-    async def test_two_nodes_of_a_new_group_begin_at_the_end_alike(self, real: Rig) -> None:
+    async def test_two_nodes_of_a_new_group_begin_at_the_end_alike(self, real: TopicRig) -> None:
         for partition in range(6):
             await real.send(messages([partition]), partition=partition)
         doors = [real.door(auto_offset_reset="latest") for _ in range(3)]
@@ -547,7 +551,7 @@ class TestPlaces:
         await real.has([100])
 
     async def test_a_topic_that_ends_before_the_place_is_read_from_a_little_before(
-        self, real: Rig, monkeypatch: pytest.MonkeyPatch
+        self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await real.send(messages(range(10)), partition=1)
         door = await real.started()
@@ -563,7 +567,7 @@ class TestPlaces:
         await real.send(messages([10]), partition=1)
         await real.has(range(11))
 
-    async def test_messages_that_are_gone_are_told_and_the_earliest_is_next(self, real: Rig) -> None:
+    async def test_messages_that_are_gone_are_told_and_the_earliest_is_next(self, real: TopicRig) -> None:
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import AdminClient
 
@@ -582,7 +586,7 @@ class TestPlaces:
 
 
 class TestKeys:
-    async def test_a_key_three_times_in_one_batch_is_one_job(self, real: Rig) -> None:
+    async def test_a_key_three_times_in_one_batch_is_one_job(self, real: TopicRig) -> None:
         await real.send(messages([1, 1, 1], idempotencyKey="k"), partition=0)
         door = await real.started()
         await real.has([1])
@@ -590,7 +594,7 @@ class TestKeys:
         assert (door.metrics["messagesProcessed"], door.metrics["duplicatesSkipped"]) == (1, 2)
         assert not real.heard(events.KeysReused)
 
-    async def test_across_a_restart_too(self, real: Rig) -> None:
+    async def test_across_a_restart_too(self, real: TopicRig) -> None:
         for number in range(3):
             await real.send(messages([1], idempotencyKey="k"), partition=number)
             door = await real.started()
@@ -598,7 +602,7 @@ class TestKeys:
             await door.stop()
         assert real.numbers() == Counter([1])
 
-    async def test_another_content_is_skipped_and_told(self, real: Rig) -> None:
+    async def test_another_content_is_skipped_and_told(self, real: TopicRig) -> None:
         await real.send([message(1, idempotencyKey="k"), message(2, idempotencyKey="k")], partition=0)
         door = await real.started()
         await until_async(lambda: door.metrics["messagesReceived"] == 2)
@@ -606,7 +610,7 @@ class TestKeys:
         (told,) = real.heard(events.KeysReused)
         assert (told.count, told.keys) == (1, ["k"])
 
-    async def test_how_many_are_remembered_is_shown(self, real: Rig) -> None:
+    async def test_how_many_are_remembered_is_shown(self, real: TopicRig) -> None:
         await real.send([message(number, idempotencyKey=f"k{number}") for number in range(5)])
         door = await real.started()
         await real.has(range(5))
@@ -617,17 +621,17 @@ class TestKeys:
 
 
 class TestLife:
-    async def test_a_property_that_librdkafka_does_not_know_is_refused_at_the_start(self, real: Rig) -> None:
+    async def test_a_property_that_librdkafka_does_not_know_is_refused_at_the_start(self, real: TopicRig) -> None:
         with pytest.raises(ConfigError, match=r"no\.such\.property"):
             real.door(properties={"no.such.property": 1}).start()
 
-    async def test_a_door_that_is_not_enabled_stays_shut(self, real: Rig) -> None:
+    async def test_a_door_that_is_not_enabled_stays_shut(self, real: TopicRig) -> None:
         door = real.door(enabled=False)
         door.start()
         assert (door.is_running, door.ready, door.problem) == (False, False, "the door does not run")
         await door.stop()
 
-    async def test_lag_is_what_waits(self, real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_lag_is_what_waits(self, real: TopicRig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
         await real.send(messages(range(40)), partition=2)
         door = await real.started()
@@ -643,7 +647,7 @@ class TestLife:
         await real.has(range(45))
         assert (await real.places())[2] == 45
 
-    async def test_a_job_due_in_200_ms_is_taken_at_once(self, real: Rig) -> None:
+    async def test_a_job_due_in_200_ms_is_taken_at_once(self, real: TopicRig) -> None:
         """On a machine that is not busy, of which there is a moment now and then."""
         await real.started(poll_timeout_ms=5000)
         took = [1.0]

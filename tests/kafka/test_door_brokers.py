@@ -14,7 +14,7 @@ from infinite_scheduler.ingest.status import look
 from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.observe import events
-from tests.kafka.rig import Rig, message, messages, rig
+from tests.kafka.topic_rig import TopicRig, message, messages, rig
 from tests.services.kafka import GuardedKafka, Kafka
 from tests.services.topics import MakeTopic, fresh_topics, grow_topic, make_topic, until_usable, write
 from tests.waiting import until_async
@@ -80,7 +80,7 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_read_when_it_is_ther
             assert len(missing.heard(events.TopicAway)) == 1
 
 
-async def test_partitions_that_are_added_are_read(real: Rig) -> None:
+async def test_partitions_that_are_added_are_read(real: TopicRig) -> None:
     await real.started()
     await asyncio.to_thread(grow_topic, real.servers, real.topic, 8)
     for partition in range(8):
@@ -163,7 +163,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_
         assert (len(bumpy.heard(events.TopicAway)), len(bumpy.heard(events.TopicBack))) == (1, 1)
 
 
-async def transactions(real: Rig, numbers: Iterable[int], partition: int = 0) -> None:
+async def transactions(real: TopicRig, numbers: Iterable[int], partition: int = 0) -> None:
     """Each number in a transaction of its own: the odd ones are committed, the even ones aborted."""
     from confluent_kafka import Producer
 
@@ -176,14 +176,14 @@ async def transactions(real: Rig, numbers: Iterable[int], partition: int = 0) ->
         await asyncio.to_thread(producer.commit_transaction if number % 2 else producer.abort_transaction, 20)
 
 
-async def test_only_what_a_transaction_has_committed_is_read(real: Rig) -> None:
+async def test_only_what_a_transaction_has_committed_is_read(real: TopicRig) -> None:
     await transactions(real, range(6))
     await real.started()
     await real.has([1, 3, 5])
     assert not await real.letters()
 
 
-async def test_marks_of_transactions_are_no_lag(real: Rig) -> None:
+async def test_marks_of_transactions_are_no_lag(real: TopicRig) -> None:
     """Behind the last message are two marks and an aborted one, and partition 1 has nothing else."""
     await transactions(real, [1, 2])
     await transactions(real, [4], partition=1)
@@ -281,7 +281,7 @@ async def test_the_broker_inside_of_librdkafka_will_do(
         assert again.metrics["messagesReceived"] == 10, "what was taken before is read again"
 
 
-async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: Rig) -> None:
+async def test_a_consumer_that_is_shut_out_is_told_and_made_anew(real: TopicRig) -> None:
     """Two nodes with one `group.instance.id`: the second takes the place of the first."""
     first = await real.started(properties={"group.instance.id": "node-1"})
     second = real.door(properties={"group.instance.id": "node-1"})

@@ -9,7 +9,7 @@ import pytest
 
 from infinite_scheduler.ingest.door import TopicDoor
 from infinite_scheduler.observe import events
-from tests.kafka.rig import Rig, message, messages
+from tests.kafka.topic_rig import TopicRig, message, messages
 from tests.services.topics import delete_topics, make_topic, read
 from tests.unit.test_wire import Deaf
 from tests.waiting import until_async
@@ -22,7 +22,7 @@ async def share(*doors: TopicDoor) -> None:
     )
 
 
-async def test_two_doors_share_the_partitions(real: Rig) -> None:
+async def test_two_doors_share_the_partitions(real: TopicRig) -> None:
     one = await real.started()
     two = await real.started()
     await share(one, two)
@@ -33,7 +33,7 @@ async def test_two_doors_share_the_partitions(real: Rig) -> None:
     assert two.metrics["messagesReceived"]
 
 
-async def test_doors_of_one_group_read_different_topics(real: Rig) -> None:
+async def test_doors_of_one_group_read_different_topics(real: TopicRig) -> None:
     other = f"{real.topic}-other"
     await asyncio.to_thread(make_topic, real.servers, other)
     try:
@@ -47,7 +47,7 @@ async def test_doors_of_one_group_read_different_topics(real: Rig) -> None:
         await asyncio.to_thread(delete_topics, real.servers, other)
 
 
-async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
+async def test_one_that_leaves_is_replaced_by_the_other(real: TopicRig) -> None:
     one, two = await real.started(), await real.started()
     await share(one, two)
     await one.stop()
@@ -59,7 +59,7 @@ async def test_one_that_leaves_is_replaced_by_the_other(real: Rig) -> None:
 
 
 async def test_two_doors_send_letters_that_have_waited_for_their_topic_once(
-    real: Rig, monkeypatch: pytest.MonkeyPatch
+    real: TopicRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infinite_scheduler.ingest.dead_letters.LEFT_MS", 300)
     monkeypatch.setattr("infinite_scheduler.ingest.dead_letters.LOOK_MS", 100)
@@ -81,7 +81,7 @@ async def test_two_doors_send_letters_that_have_waited_for_their_topic_once(
         await asyncio.to_thread(delete_topics, real.servers, real.dlq_topic)
 
 
-async def test_joins_and_leaves_under_load_lose_and_repeat_nothing(real: Rig) -> None:
+async def test_joins_and_leaves_under_load_lose_and_repeat_nothing(real: TopicRig) -> None:
     total, steps = 6000, 12
     forgotten = {"session.timeout.ms": 2000}  # so soon the group does without one that left before it had joined
     doors = [await real.started(properties=forgotten)]
@@ -113,7 +113,7 @@ class Slow(Deaf):
 
 
 async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
-    real: Rig, monkeypatch: pytest.MonkeyPatch
+    real: TopicRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.05)
     slow = Slow()
@@ -131,7 +131,9 @@ async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
     assert not real.heard(events.PlacesOvertaken)
 
 
-async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_that_take_the_same_messages_make_each_job_once(
+    real: TopicRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
     one = await real.started()
     real.inbox.gate = gate = asyncio.Event()
@@ -148,7 +150,7 @@ async def test_two_that_take_the_same_messages_make_each_job_once(real: Rig, mon
     assert real.numbers() == Counter(range(600))
 
 
-async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_nothing(real: Rig) -> None:
+async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_nothing(real: TopicRig) -> None:
     """Its membership ends while it waits for the store: what it asks for then meets places that have moved."""
     one = await real.started(properties={"session.timeout.ms": 2000})
     real.inbox.gate = gate = asyncio.Event()
@@ -165,7 +167,7 @@ async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_noth
     assert one.metrics["messagesReceived"] == 0
 
 
-async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
+async def test_a_key_is_one_job_across_two_doors(real: TopicRig) -> None:
     one, two = await real.started(), await real.started()
     await share(one, two)
     for partition in range(6):
@@ -177,7 +179,7 @@ async def test_a_key_is_one_job_across_two_doors(real: Rig) -> None:
 
 @pytest.mark.parametrize("given", [False, True], ids=["until it begins", "until partitions are given"])
 async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(
-    real: Rig, monkeypatch: pytest.MonkeyPatch, given: bool
+    real: TopicRig, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.2)
     one = await real.started()
@@ -194,7 +196,7 @@ async def test_a_store_that_is_away_during_a_rebalance_costs_nothing(
     assert not await real.letters()
 
 
-async def test_more_doors_than_partitions_are_all_ready(real: Rig) -> None:
+async def test_more_doors_than_partitions_are_all_ready(real: TopicRig) -> None:
     doors = [real.door() for _ in range(7)]
     for door in doors:
         door.start()

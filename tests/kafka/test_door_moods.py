@@ -11,7 +11,7 @@ from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import DeadLetter, Move
-from tests.kafka.rig import BadDays, Rig, messages
+from tests.kafka.topic_rig import BadDays, TopicRig, messages
 
 
 class Moody(BadDays):
@@ -32,7 +32,7 @@ class Moody(BadDays):
         return await super().take(specs, letters, moves)
 
 
-async def test_a_moody_store_loses_and_repeats_nothing(real: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_moody_store_loses_and_repeats_nothing(real: TopicRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infinite_scheduler.ingest.door.MOST", 40)
     monkeypatch.setattr("infinite_scheduler.kafka.consumer_thread.LIVELY_S", 0.05)
     for partition in range(6):

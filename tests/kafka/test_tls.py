@@ -17,7 +17,7 @@ from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.model import Job, JobId
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Event
-from tests.kafka.rig import message, rig
+from tests.kafka.topic_rig import message, rig
 from tests.services.kafka import SafeKafka
 from tests.services.private import safe_kafka
 from tests.services.topics import fresh_topics, read, write

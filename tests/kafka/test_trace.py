@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infinite_scheduler import KafkaHandler, KafkaIngestConfig, Scheduler, SmsRetryJobHandler
 from infinite_scheduler.observe.events import Event, Settled
-from tests.kafka.rig import rig
+from tests.kafka.topic_rig import rig
 from tests.services.topics import Written, read, write
 from tests.waiting import until_async
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.contract.test_servers import emptied
-from tests.servers.rig import Rig
+from tests.servers.node_rig import NodeRig
 from tests.services.databases import fresh_database
 from tests.services.server import Kind
 
@@ -39,8 +39,8 @@ def emptied_url(request: pytest.FixtureRequest, kept_database: Callable[[Kind], 
 
 
 @pytest.fixture
-async def rig(url: str) -> AsyncIterator[Rig]:
+async def rig(url: str) -> AsyncIterator[NodeRig]:
     """A node on it."""
-    rig = Rig(url)
+    rig = NodeRig(url)
     async with rig.scheduler:
         yield rig

@@ -22,7 +22,7 @@ from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from infinite_scheduler.store.sql.tables import DAILY
-from tests.servers.rig import APP, Rig
+from tests.servers.node_rig import APP, NodeRig
 from tests.services.databases import connect, execute, kind_of
 from tests.waiting import PATIENCE_S
 
@@ -91,7 +91,7 @@ def add_up(*, read: str, write: str) -> Callable[[Statements, Callable[[], objec
 async def test_a_transaction_that_cannot_be_serialized_is_done_again(
     postgres_url: str, bodies: tuple[Any, Any], result: list[Any] | None
 ) -> None:
-    async with Rig(postgres_url).scheduler:
+    async with NodeRig(postgres_url).scheduler:
         pass
     execute(postgres_url, "CREATE TABLE pairs (id INT PRIMARY KEY, n NUMERIC)")
     execute(postgres_url, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
@@ -169,7 +169,7 @@ def storm(url: str, table: str, turns: list[int], *, isolation: str = "READ COMM
 async def test_in_a_storm_of_deadlocks_every_call_ends_and_nothing_is_lost_or_done_twice(url: str) -> None:
     if kind_of(url) == "postgres":
         execute(url, f"ALTER DATABASE {urlsplit(url).path[1:]} SET deadlock_timeout = '20ms'")
-    rig = Rig(url)
+    rig = NodeRig(url)
     async with rig.scheduler:
         ids = await rig.add(20)
         table = DAILY.table(APP, int(time.time() * 1000) // DAY_MS)
@@ -184,7 +184,7 @@ async def test_in_a_storm_of_deadlocks_every_call_ends_and_nothing_is_lost_or_do
         await rig.done(ids)
 
 
-async def add_keyed(rig: Rig, turns: list[int]) -> list[str]:
+async def add_keyed(rig: NodeRig, turns: list[int]) -> list[str]:
     """Jobs whose keys the storm inserts from the last to the first."""
     turn = turns[-1]
     turns.append(turn + 1)
@@ -194,7 +194,7 @@ async def add_keyed(rig: Rig, turns: list[int]) -> list[str]:
 
 async def test_in_a_storm_of_locked_gaps_every_call_ends_in_time_and_has_written_all_or_nothing(url: str) -> None:
     """At REPEATABLE READ, the default of MariaDB, who reads for update keeps others from inserting."""
-    rig = Rig(url, store={"lock_wait": "1s"})
+    rig = NodeRig(url, store={"lock_wait": "1s"})
     async with rig.scheduler:
         ids = await rig.add(20)
         table = DAILY.table(APP, int(time.time() * 1000) // DAY_MS)
@@ -299,8 +299,8 @@ def test_deadlocks_are_tried_again_for_as_long_as_a_call_waits_for_locks(url: st
 
 
 async def test_who_has_waited_for_locks_does_not_wait_four_times(url: str) -> None:
-    rig = Rig(url, store={"lock_wait": "1s"})
-    async with Rig(url).scheduler:
+    rig = NodeRig(url, store={"lock_wait": "1s"})
+    async with NodeRig(url).scheduler:
         pass
     await rig.scheduler.open()
     with closing(connect(url)) as stranger, closing(stranger.cursor()) as cursor:

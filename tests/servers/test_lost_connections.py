@@ -22,8 +22,8 @@ from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
+from tests.servers.node_rig import APP, NodeRig, overdue
 from tests.servers.proxy import Proxy, proxied
-from tests.servers.rig import APP, Rig, overdue
 from tests.services.databases import connect, execute, kill_connections, kind_of
 from tests.waiting import PATIENCE_S, until_async
 
@@ -51,7 +51,7 @@ def way(url: str) -> Iterator[tuple[Proxy, str]]:
 # Killed
 
 
-async def test_idle_connections_that_were_killed_are_replaced_without_a_word(rig: Rig, url: str) -> None:
+async def test_idle_connections_that_were_killed_are_replaced_without_a_word(rig: NodeRig, url: str) -> None:
     await rig.done(first := await rig.add(20))
     kill_connections(url)
     second = await rig.add(20)  # no error reaches the caller
@@ -59,7 +59,7 @@ async def test_idle_connections_that_were_killed_are_replaced_without_a_word(rig
     assert not rig.told(LeaseLapsed)
 
 
-async def test_connections_that_are_killed_again_and_again_lose_and_repeat_nothing(rig: Rig, url: str) -> None:
+async def test_connections_that_are_killed_again_and_again_lose_and_repeat_nothing(rig: NodeRig, url: str) -> None:
     ids: list[str] = []
     for _ in range(8):
         ids += await rig.add(50, "20ms")
@@ -74,7 +74,7 @@ async def test_connections_that_are_killed_again_and_again_lose_and_repeat_nothi
 @pytest.mark.parametrize("round_", range(4))
 async def test_an_insert_whose_answer_is_lost_happens_once(way: tuple[Proxy, str], round_: int) -> None:
     proxy, address = way
-    rig = Rig(address)
+    rig = NodeRig(address)
     async with rig.scheduler:
         await rig.done(first := await rig.add(1))
         await rig.scheduler.pause(APP)
@@ -87,7 +87,7 @@ async def test_an_insert_whose_answer_is_lost_happens_once(way: tuple[Proxy, str
 
 async def test_answers_that_are_lost_while_a_node_works_lose_and_repeat_nothing(way: tuple[Proxy, str]) -> None:
     proxy, address = way
-    rig = Rig(address)
+    rig = NodeRig(address)
     async with rig.scheduler:
         ids: list[str] = []
         for _ in range(10):
@@ -136,7 +136,7 @@ def test_a_call_into_silence_ends(way: tuple[Proxy, str]) -> None:
 
 async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_free(way: tuple[Proxy, str]) -> None:
     proxy, address = way
-    rig = Rig(f"{address}&connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms"}, store=HASTY)
+    rig = NodeRig(f"{address}&connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms"}, store=HASTY)
     async with rig.scheduler:
         first = await rig.add(20)
         await rig.done(first)
@@ -155,7 +155,7 @@ async def test_a_node_that_is_cut_off_stops_firing_and_goes_on_when_the_way_is_f
 async def test_a_node_that_is_cut_off_can_be_stopped(way: tuple[Proxy, str]) -> None:
     proxy, address = way
     node = {"stop_timeout": "1s", "heartbeat": "400ms", "lease": "2s"}
-    rig = Rig(f"{address}&connect_timeout=2", node=node, store=HASTY)
+    rig = NodeRig(f"{address}&connect_timeout=2", node=node, store=HASTY)
     await rig.scheduler.start()
     await rig.done(await rig.add(5))
     proxy.fall_silent()
@@ -203,7 +203,7 @@ async def test_transactions_that_lock_in_opposite_order_all_get_through(url: str
 
 async def test_a_frozen_transaction_that_holds_a_shard_is_ended_by_the_server(url: str) -> None:
     """The lock of a process that is frozen in the middle: after a while of idleness the server gives it to others."""
-    async with Rig(url).scheduler:
+    async with NodeRig(url).scheduler:
         pass
     frozen, other = linked(url, idle_in_transaction="1s"), linked(url)
     has_it, may_go_on = threading.Event(), threading.Event()

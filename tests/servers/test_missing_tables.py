@@ -14,7 +14,7 @@ from infinite_scheduler.store.sql.schema import SHARED, create_table
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
-from tests.servers.rig import APP, Rig
+from tests.servers.node_rig import APP, NodeRig
 from tests.services.databases import execute, kind_of
 
 
@@ -24,7 +24,7 @@ def job_tables(url: str) -> list[str]:
     return [name for (name,) in found if name.startswith(f"{APP}_scheduled_jobs_2")]
 
 
-async def test_a_table_of_jobs_that_was_dropped_is_named_and_made_anew(rig: Rig, url: str) -> None:
+async def test_a_table_of_jobs_that_was_dropped_is_named_and_made_anew(rig: NodeRig, url: str) -> None:
     await rig.done(await rig.add(10))
     await rig.add(5, "1h")
     tables = job_tables(url)
@@ -38,7 +38,7 @@ async def test_a_table_of_jobs_that_was_dropped_is_named_and_made_anew(rig: Rig,
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_only_a_drop_that_the_database_was_not_told_of_is_an_alarm(rig: Rig, url: str, told: bool) -> None:
+async def test_only_a_drop_that_the_database_was_not_told_of_is_an_alarm(rig: NodeRig, url: str, told: bool) -> None:
     """Maintenance of another node may drop a table between the look at what there is and the statement that uses it."""
     (job,) = await rig.add(1)
     await rig.done([job])
@@ -86,7 +86,7 @@ def miss(_: Statements) -> None:
     ids=["repeat", "begin_anew", "miss"],
 )
 async def test_a_transaction_that_is_given_up_says_why(
-    rig: Rig, url: str, body: Callable[[Statements], None], why: str
+    rig: NodeRig, url: str, body: Callable[[Statements], None], why: str
 ) -> None:
     driver = server_driver(url)
     link = Link(driver, TableMaker(driver, allowed=True), "p")
@@ -95,7 +95,7 @@ async def test_a_transaction_that_is_given_up_says_why(
     link.close()
 
 
-async def test_a_table_of_the_scheduler_that_was_dropped_is_named_until_it_is_back(rig: Rig, url: str) -> None:
+async def test_a_table_of_the_scheduler_that_was_dropped_is_named_until_it_is_back(rig: NodeRig, url: str) -> None:
     await rig.done(first := await rig.add(10))
     execute(url, "DROP TABLE scheduler_counters")
     with pytest.raises(StoreBroken, match=r"scheduler_counters.*dropped .*by somebody else"):

@@ -28,7 +28,7 @@ DAYS = 31
 APP = "letters"
 
 
-class World:
+class MonthRig:
     """What outlives the node: the database, what was asked of it, and what was handed over."""
 
     def __init__(self, make_database: Callable[[], Database], limits: StoreLimits) -> None:
@@ -55,26 +55,26 @@ class World:
 class Life(Harness):
     """The node between two restarts."""
 
-    def __init__(self, world: World, start_ms: int) -> None:
+    def __init__(self, rig: MonthRig, start_ms: int) -> None:
         super().__init__(start_ms=start_ms)
-        store = SqlStore(world.make_database(), self.clock, world.limits)
-        self._node = Node(self, QUIET, store, [world.events.append])
-        self.world = world
+        store = SqlStore(rig.make_database(), self.clock, rig.limits)
+        self._node = Node(self, QUIET, store, [rig.events.append])
+        self.rig = rig
         self.scheduler.app(APP, shards=4)(self.take)
 
     async def take(self, job: Job) -> Outcome | None:
-        return self.world.take(job, self.clock.wall_ms())
+        return self.rig.take(job, self.clock.wall_ms())
 
     async def write_letters(self) -> None:
         """A few for the next hours, a few for the next days, some for far ahead."""
-        rng, now_ms = self.world.rng, self.clock.wall_ms()
+        rng, now_ms = self.rig.rng, self.clock.wall_ms()
         hours = [*rng.choices(range(9), k=6), *rng.choices(range(200), k=3), *rng.choices(range(1000), k=2)]
         waits = [rng.choices([1, 5, 30, 300], [8, 8, 8, 1], k=rng.choice([0, 0, 0, 1, 2])) for _ in hours]
         dues = [now_ms + hour * HOUR_MS + rng.randrange(HOUR_MS) for hour in hours]
         jobs = [NewJob(data=wait, at=moment(due_ms)) for due_ms, wait in zip(dues, waits, strict=True)]
         for accepted, due_ms, wait in zip(await self.client.schedule_many(APP, jobs), dues, waits, strict=True):
-            self.world.due_ms[accepted.id] = due_ms
-            self.world.last_attempt[accepted.id] = len(wait) + 1
+            self.rig.due_ms[accepted.id] = due_ms
+            self.rig.last_attempt[accepted.id] = len(wait) + 1
 
     async def pass_time(self) -> None:
         """Some hours at once, as for a machine that was asleep; then what has become due is done."""
@@ -82,52 +82,52 @@ class Life(Harness):
         await self.advance("3s")
 
 
-async def live(world: World, days: int = DAYS) -> None:
+async def live(rig: MonthRig, days: int = DAYS) -> None:
     """Let the days pass, with a restart on some of them, and judge them."""
     steps = days * DAY_MS // STEP_MS
-    restarts = sorted(world.rng.sample(range(1, steps), 6))
+    restarts = sorted(rig.rng.sample(range(1, steps), 6))
     now_ms = START_MS
     for first, last in pairwise([0, *restarts, steps]):
-        async with world.node(now_ms) as life:
+        async with rig.node(now_ms) as life:
             await life.start()
             for _ in range(first, last):
                 await life.write_letters()
                 await life.pass_time()
             now_ms = life.clock.wall_ms()
             if last == steps:
-                await judge(world, life)
+                await judge(rig, life)
         now_ms += HOUR_MS
 
 
-async def judge(world: World, life: Life) -> None:
-    assert not [event for event in world.events if isinstance(event, Swept | TaskFailed)]
-    assert max(world.deliveries.values()) == 1, "a delivery was repeated"
-    delivered = Counter(job for job, _ in world.deliveries)
-    due = {job for job, due_ms in world.due_ms.items() if due_ms <= life.clock.wall_ms() - 60_000}
+async def judge(rig: MonthRig, life: Life) -> None:
+    assert not [event for event in rig.events if isinstance(event, Swept | TaskFailed)]
+    assert max(rig.deliveries.values()) == 1, "a delivery was repeated"
+    delivered = Counter(job for job, _ in rig.deliveries)
+    due = {job for job, due_ms in rig.due_ms.items() if due_ms <= life.clock.wall_ms() - 60_000}
     assert set(delivered) >= due, "a job was lost"
-    finished = {job for job in delivered if delivered[job] == world.last_attempt[job]}
-    waiting = world.due_ms.keys() - finished
+    finished = {job for job in delivered if delivered[job] == rig.last_attempt[job]}
+    waiting = rig.due_ms.keys() - finished
     kept = {record.id: record.status async for record in life.client.find_all(APP)}
     assert waiting <= kept.keys(), "a job that waits is gone"
     assert all((kept[job] is Status.PENDING) == (job in waiting) for job in kept)
     assert min(len(waiting), len(finished), len(finished - kept.keys())) > 50, "the month was too quiet"
-    judge_tables(world, waiting, life.clock.wall_ms())
+    judge_tables(rig, waiting, life.clock.wall_ms())
 
 
-def judge_tables(world: World, waiting: Set[str], now_ms: int) -> None:
+def judge_tables(rig: MonthRig, waiting: Set[str], now_ms: int) -> None:
     """Every table goes when all in it ended longer than the retention ago, and no other one."""
-    span = SPANS[world.limits.tables]
+    span = SPANS[rig.limits.tables]
     jobs: dict[str, list[str]] = {}
-    for job in world.due_ms:
+    for job in rig.due_ms:
         key = JobId.parse(job)
         jobs.setdefault(span.table_of(APP, key), []).append(job)
-    upkeep = [event for event in world.events if isinstance(event, Maintained)]
+    upkeep = [event for event in rig.events if isinstance(event, Maintained)]
     dropped = {name for event in upkeep for name in event.dropped}
     assert any(event.made for event in upkeep), "no table was made ahead"
     assert not {name for name in dropped if not waiting.isdisjoint(jobs.get(name, ()))}
-    old_ms = now_ms - world.limits.retention_ms - 2 * STEP_MS
+    old_ms = now_ms - rig.limits.retention_ms - 2 * STEP_MS
     for name, some in jobs.items():
-        ended = waiting.isdisjoint(some) and all(world.handed_over_ms[job] < old_ms for job in some)
+        ended = waiting.isdisjoint(some) and all(rig.handed_over_ms[job] < old_ms for job in some)
         if ended and name != later_table(APP):
             assert name in dropped, "an old table stays"
     assert len(dropped) > 5
@@ -137,24 +137,24 @@ def judge_tables(world: World, waiting: Set[str], now_ms: int) -> None:
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
 async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
-    world = World(lambda: InlineServer(url), StoreLimits())
-    await live(world, days=21)
+    rig = MonthRig(lambda: InlineServer(url), StoreLimits())
+    await live(rig, days=21)
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
 async def test_some_days_on_a_server_with_a_table_for_every_hour(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
-    world = World(lambda: InlineServer(url), StoreLimits(tables="hourly", retention_ms=DAY_MS))
-    await live(world, days=5)
+    rig = MonthRig(lambda: InlineServer(url), StoreLimits(tables="hourly", retention_ms=DAY_MS))
+    await live(rig, days=5)
 
 
 async def test_a_month_on_sqlite(tmp_path: Path) -> None:
-    world = World(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), StoreLimits())
-    await live(world)
+    rig = MonthRig(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), StoreLimits())
+    await live(rig)
 
 
 async def test_ten_days_with_a_table_for_every_hour(tmp_path: Path) -> None:
     limits = StoreLimits(tables="hourly", retention_ms=DAY_MS)
-    world = World(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), limits)
-    await live(world, days=10)
+    rig = MonthRig(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), limits)
+    await live(rig, days=10)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.servers.rig import Rig
+from tests.servers.node_rig import NodeRig
 from tests.services.databases import execute
 from tests.services.folder import account, give
 from tests.services.process import PATIENCE_S
@@ -64,7 +64,7 @@ def _await(address: str) -> None:
 
 async def test_a_node_works_behind_a_pooler_with_fewer_sessions_than_connections(postgres_url: str) -> None:
     with pooled(postgres_url, 3) as address:
-        rig = Rig(address)
+        rig = NodeRig(address)
         async with rig.scheduler:
             ids = await rig.add(300, "200ms")
             await rig.done(ids)
@@ -87,6 +87,6 @@ def test_no_setting_outlives_its_transaction(postgres_url: str) -> None:
 
 
 async def _use(address: str) -> None:
-    rig = Rig(address)
+    rig = NodeRig(address)
     async with rig.scheduler:
         await rig.done(await rig.add(10))

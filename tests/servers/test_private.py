@@ -20,7 +20,7 @@ from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import MAX_DUE_MS
 from infinite_scheduler.observe.events import ClockBack, ClockOff, LeaseLapsed, StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
-from tests.servers.rig import APP, Rig, overdue
+from tests.servers.node_rig import APP, NodeRig, overdue
 from tests.services import process
 from tests.services.databases import connect, execute, fresh_database, limited_user
 from tests.services.private import clocked_server, private_server, small_disk_server
@@ -52,7 +52,7 @@ def url(kind: Kind, server: Server) -> Iterator[str]:
 
 
 async def test_a_server_that_restarts_in_the_middle_of_a_batch_costs_lateness_alone(server: Server, url: str) -> None:
-    rig = Rig(url, node={"lease": "1m"})
+    rig = NodeRig(url, node={"lease": "1m"})
     async with rig.scheduler:
         ids = await rig.add(300, "500ms") + await rig.add(300, "1500ms")
         await until_async(lambda: len(rig.deliveries) > 10, "they begin to fire")
@@ -65,7 +65,7 @@ async def test_a_server_that_restarts_in_the_middle_of_a_batch_costs_lateness_al
         assert not rig.told(LeaseLapsed)
 
 
-async def _accepted(rig: Rig, count: int) -> list[str]:
+async def _accepted(rig: NodeRig, count: int) -> list[str]:
     """Ask until the store answers, as a client would."""
     while True:
         try:
@@ -92,7 +92,7 @@ def frozen(server: Server) -> Iterator[None]:
 
 async def test_a_frozen_server_hangs_nobody(server: Server, url: str) -> None:
     node = {"lease": "2s", "heartbeat": "400ms", "stop_timeout": "1s"}
-    rig = Rig(f"{url}?connect_timeout=2", node=node, store=HASTY)
+    rig = NodeRig(f"{url}?connect_timeout=2", node=node, store=HASTY)
     async with rig.scheduler:
         await rig.done(first := await rig.add(20))
         later = await rig.load(20, "6s")
@@ -114,23 +114,23 @@ async def test_a_frozen_server_hangs_nobody(server: Server, url: str) -> None:
 async def test_a_node_whose_server_is_frozen_can_be_stopped_and_another_one_refuses_to_start(
     server: Server, url: str
 ) -> None:
-    rig = Rig(f"{url}?connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms", "stop_timeout": "1s"})
+    rig = NodeRig(f"{url}?connect_timeout=2", node={"lease": "2s", "heartbeat": "400ms", "stop_timeout": "1s"})
     await rig.scheduler.start()
     await rig.done(await rig.add(5))
     with frozen(server):
         began = time.monotonic()
         assert not await rig.scheduler.stop(), "it could not release its shards"
         assert time.monotonic() - began < 15
-        other = Rig(f"{url}?connect_timeout=2")
+        other = NodeRig(f"{url}?connect_timeout=2")
         with pytest.raises(StoreUnavailable):
             await other.scheduler.open()
 
 
 async def test_a_server_that_takes_no_writes_for_a_while_costs_lateness_alone(server: Server, url: str) -> None:
     with limited_user(url) as limited:  # whoever may do everything may write even then
-        async with Rig(url).scheduler:
+        async with NodeRig(url).scheduler:
             pass
-        rig = Rig(limited, store={"ddl": False})
+        rig = NodeRig(limited, store={"ddl": False})
         async with rig.scheduler:
             await rig.done(first := await rig.add(10))
             later = await rig.add(10, "2s")
@@ -156,14 +156,14 @@ def _set_read_only(server: Server, url: str, *, on: bool) -> None:
 async def test_a_full_server_is_tried_again(server: Server, url: str) -> None:
     if server.kind == "mariadb":
         execute(url, "SET GLOBAL max_connections = 10")
-    rig = Rig(url)
+    rig = NodeRig(url)
     async with rig.scheduler:
         await rig.done(first := await rig.add(5))
         taken: list[Any] = []
         with suppress(Exception):
             while True:
                 taken.append(connect(url))
-        other = Rig(url)
+        other = NodeRig(url)
         with pytest.raises(StoreUnavailable, match=r"takes no connection at the moment.*([Tt]oo many|reserved)"):
             await other.scheduler.open()
         second = await rig.add(5)  # who is connected goes on
@@ -176,7 +176,7 @@ async def test_large_payloads_go_through_a_small_max_allowed_packet() -> None:
     """What counts is bytes on the way: characters of four bytes, and signs that are written as two."""
     with private_server("mariadb") as server, fresh_database("mariadb", server) as url:
         execute(url, f"SET GLOBAL max_allowed_packet = {4 << 20}")
-        rig = Rig(url)
+        rig = NodeRig(url)
         async with rig.scheduler:
             for text in ("\N{GRINNING FACE}" * 240_000, "'" * 1_000_000):
                 payload = json.dumps(text, ensure_ascii=False).encode()
@@ -199,7 +199,7 @@ class SteppedClock(SystemClock):
 
 async def test_a_server_whose_clock_is_off_is_not_gone_by(kind: Kind) -> None:
     with clocked_server(kind) as (server, clock), fresh_database(kind, server) as url:
-        rig = Rig(url, node={"heartbeat": "400ms", "lease": "5s"})
+        rig = NodeRig(url, node={"heartbeat": "400ms", "lease": "5s"})
         async with rig.scheduler:
             first = await rig.add(5)
             await rig.done(first)
@@ -222,7 +222,7 @@ async def test_a_server_whose_clock_is_off_is_not_gone_by(kind: Kind) -> None:
 async def test_a_node_whose_clock_is_stepped_fires_nothing_early(kind: Kind) -> None:
     clock = SteppedClock()
     with private_server(kind) as server, fresh_database(kind, server) as url:
-        rig = Rig(url, clock=clock, node={"heartbeat": "400ms", "lease": "5s"})
+        rig = NodeRig(url, clock=clock, node={"heartbeat": "400ms", "lease": "5s"})
         async with rig.scheduler:
             await rig.done(first := await rig.add(5))
             later = await rig.add(5, "30m")
@@ -248,7 +248,7 @@ async def test_a_full_disk_costs_lateness_alone(kind: Kind) -> None:
 
 
 async def _fill_and_go_on(server: Server, url: str, disk: Path) -> None:
-    rig = Rig(url)
+    rig = NodeRig(url)
     async with rig.scheduler:
         await rig.done(first := await rig.add(10))
         filler = disk / "filler"

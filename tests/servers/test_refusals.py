@@ -21,7 +21,7 @@ from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.sql.server import session
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
-from tests.servers.rig import Rig
+from tests.servers.node_rig import NodeRig
 from tests.services.databases import connect, execute, kill_connections, kind_of, limited_user
 
 NO_STORE = 5
@@ -104,10 +104,10 @@ def reader(url: str) -> Iterator[str]:
 
 
 async def test_a_user_who_may_only_read_can_look_and_is_told_what_is_missing(url: str) -> None:
-    async with Rig(url).scheduler:
+    async with NodeRig(url).scheduler:
         pass
     with reader(url) as limited:
-        rig = Rig(limited)
+        rig = NodeRig(limited)
         await rig.scheduler.open()
         try:
             assert await rig.statuses() == {}
@@ -228,7 +228,7 @@ def two_connections(url: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 async def test_a_server_without_a_free_connection_says_so(url: str) -> None:
-    async with Rig(url).scheduler:
+    async with NodeRig(url).scheduler:
         pass
     with two_connections(url) as (limited, _):
         text = await refused(limited, StoreUnavailable, "takes no connection at the moment", ddl=False)
@@ -238,7 +238,7 @@ async def test_a_server_without_a_free_connection_says_so(url: str) -> None:
 async def test_a_connection_that_is_not_to_be_had_for_a_moment_is_tried_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Rig(url).scheduler:
+    async with NodeRig(url).scheduler:
         pass
     with two_connections(url) as (limited, held):
         link = Link(server_driver(limited), TableMaker(server_driver(limited), allowed=False), "p")

@@ -11,7 +11,7 @@ import pytest
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.certificates import Certificates, make_certificates
-from tests.servers.rig import Rig
+from tests.servers.node_rig import NodeRig
 from tests.services import mariadb, postgres
 from tests.services.databases import fresh_database, kind_of
 from tests.services.folder import give
@@ -50,7 +50,7 @@ CIPHER = {
 }
 
 
-async def ciphers(rig: Rig, url: str) -> list[str]:
+async def ciphers(rig: NodeRig, url: str) -> list[str]:
     """What the server says of each connection of a node: how it is encrypted, or nothing."""
 
     def ask(tx: Statements) -> str:
@@ -72,7 +72,7 @@ async def test_every_connection_of_a_node_is_encrypted_as_the_server_sees_it(
         (f"sslmode=verify-full&sslrootcert={certificates.authority}", True),
         ("sslmode=disable", False),  # so that the question means something
     ):
-        rig = Rig(f"{url}?{options}")
+        rig = NodeRig(f"{url}?{options}")
         async with rig.scheduler:
             ids = await rig.add(5)
             await until_async(lambda: {job for job, _ in rig.deliveries} == set(ids), "they fire")  # noqa: B023
@@ -88,4 +88,4 @@ async def test_a_server_that_the_authorities_do_not_know_is_refused(url: str, ce
         f"{elsewhere}?sslmode=verify-full&sslrootcert={certificates.authority}",  # another name than the certificate's
     ):
         with pytest.raises(StoreUnavailable, match=r"(?i)certificate|verify"):
-            await Rig(address).scheduler.open()
+            await NodeRig(address).scheduler.open()

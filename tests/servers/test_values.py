@@ -14,7 +14,7 @@ from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements, Update
-from tests.servers.rig import APP, Rig
+from tests.servers.node_rig import APP, NodeRig
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
@@ -43,7 +43,7 @@ def spec(app: str, payload: bytes, due_ms: int) -> JobSpec:
     return make_spec(app, scheduled_ms=due_ms, absolute=True, payload=payload)
 
 
-async def test_payloads_come_back_byte_for_byte(rig: Rig) -> None:
+async def test_payloads_come_back_byte_for_byte(rig: NodeRig) -> None:
     accepted = await rig.scheduler.submit([spec(APP, payload, MAX_DUE_MS) for payload in PAYLOADS])
     for job, payload in zip(accepted, PAYLOADS, strict=True):
         assert (await rig.scheduler.get(job.id)).job.payload == payload
@@ -63,7 +63,7 @@ async def test_a_handler_gets_them_byte_for_byte(url: str) -> None:
         assert [seen[job.id] for job in jobs] == list(PAYLOADS)
 
 
-async def test_keys_that_differ_in_anything_are_different_keys(rig: Rig) -> None:
+async def test_keys_that_differ_in_anything_are_different_keys(rig: NodeRig) -> None:
     jobs = [NewJob(at=FAR, idempotency_key=text) for text in TEXTS]
     first = await rig.scheduler.schedule_many(APP, jobs)
     assert len({job.id for job in first}) == len(TEXTS)
@@ -71,7 +71,7 @@ async def test_keys_that_differ_in_anything_are_different_keys(rig: Rig) -> None
     assert [(job.id, job.repeated) for job in again] == [(job.id, True) for job in first]
 
 
-async def test_tags_names_and_groups_come_back_as_they_were(rig: Rig) -> None:
+async def test_tags_names_and_groups_come_back_as_they_were(rig: NodeRig) -> None:
     for text in TEXTS:
         name = text[:60]
         job = await rig.scheduler.schedule(APP, at=FAR, tags=[name], job_name=text, group=text, request_id=text)
@@ -82,7 +82,7 @@ async def test_tags_names_and_groups_come_back_as_they_were(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "half \ud83d", "line\nbreak"])
-async def test_what_cannot_be_kept_is_refused_at_the_door(rig: Rig, text: str) -> None:
+async def test_what_cannot_be_kept_is_refused_at_the_door(rig: NodeRig, text: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be kept"):
         await rig.scheduler.schedule(APP, at=FAR, idempotency_key=text)
     with pytest.raises(InvalidRequest, match="cannot be kept"):
@@ -120,7 +120,9 @@ async def test_an_error_with_any_text_is_recorded(url: str, text: str) -> None:
             assert "\0" not in record.attempts[0].error
 
 
-async def test_a_job_is_shown_as_it_stood_at_one_moment(rig: Rig, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_is_shown_as_it_stood_at_one_moment(
+    rig: NodeRig, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A delivery that ends between the reading of the row and that of its attempts is shown whole, or not at all."""
     (job,) = await rig.add(1, "1h")
     key = bytes(JobId.parse(job))

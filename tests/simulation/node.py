@@ -117,7 +117,7 @@ class ScriptedHandler(Handler):
 HEARD = {"done": "done", "retry": "retry", "past": "retry", "error": "retry", "fail": "failed"}
 
 
-class Node:
+class SimNode:
     """One node process."""
 
     def __init__(

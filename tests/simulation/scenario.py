@@ -22,7 +22,7 @@ from infinite_scheduler.store.sql.store import SqlStore
 from tests.simulation.checker import Violation, judge
 from tests.simulation.database import SimDatabase
 from tests.simulation.history import Event, History, tables
-from tests.simulation.node import LEASE_MS, Node, Plan
+from tests.simulation.node import LEASE_MS, Plan, SimNode
 from tests.simulation.server import Server, Weather
 from tests.simulation.statements import SimStatements
 from tests.simulation.world import Process, World
@@ -148,7 +148,7 @@ class Scenario:
         self.server.listeners.append(self.history.committed)
         self.apps = {f"app{i}": self.rng.choice((1, 2, 4)) for i in range(self.rng.choice((1, 1, 2)))}
         self.lanes = self.rng.choice((1, 2, 2))
-        self.nodes: list[Node] = []
+        self.nodes: list[SimNode] = []
         self.clients: list[tuple[Process, SqlStore]] = []
         self.jobs: dict[str, list[tuple[bytes, int]]] = {app: [] for app in self.apps}
         self.open_calls = 0
@@ -198,7 +198,7 @@ class Scenario:
 
     def _start_node(self, apps: Sequence[str]) -> None:
         budget = self.rng.choice(self.profile.budget)
-        node = Node(self.server, self._process("n"), self.history, apps, lanes=self.lanes, budget=budget)
+        node = SimNode(self.server, self._process("n"), self.history, apps, lanes=self.lanes, budget=budget)
         self.nodes.append(node)
         node.start()
 
@@ -223,7 +223,7 @@ class Scenario:
         if profile.poison and rng.random() < 0.4:
             self.world.after(rng.random() * profile.active, self._poison)
 
-    def _living(self) -> list[Node]:
+    def _living(self) -> list[SimNode]:
         return [node for node in self.nodes if node.process.alive]
 
     def _door(self) -> tuple[Process, SqlStore]:
@@ -346,7 +346,7 @@ class Scenario:
 
     # What goes wrong
 
-    def _some_node(self) -> Node | None:
+    def _some_node(self) -> SimNode | None:
         nodes = [node for node in self._living() if node.process.runs]
         return self.rng.choice(nodes) if nodes else None
 

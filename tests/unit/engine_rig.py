@@ -137,7 +137,7 @@ class Delivery(NamedTuple):
 class Recorded(Handler):
     """A handler whose calls are written down."""
 
-    def __init__(self, rig: "Rig", node: str, inner: Handler) -> None:
+    def __init__(self, rig: "EngineRig", node: str, inner: Handler) -> None:
         self.batch = inner.batch
         self.running = 0
         self.most = 0
@@ -176,10 +176,10 @@ async def nothing(job: Any) -> None:
     del job
 
 
-class Node:
+class EngineNode:
     """One engine, as if it were a process of its own."""
 
-    def __init__(self, rig: "Rig", name: str, settings: EngineSettings) -> None:
+    def __init__(self, rig: "EngineRig", name: str, settings: EngineSettings) -> None:
         self.name = name
         self.nonce = f"{name}-{len(rig.nodes):04}"
         self.wire = Wire(rig.database, rig.dead)
@@ -202,7 +202,7 @@ class Node:
         retry: RetryPolicy | None = None,
         misfire: Misfire | None = None,
         concurrency: int = 20,
-    ) -> "Node":
+    ) -> "EngineNode":
         inner = handler or PythonHandler(
             function, batch=batch, timeout_ms=timeout_ms, concurrency=concurrency, clock=self._rig.clock
         )
@@ -217,7 +217,7 @@ class Node:
         )
         return self
 
-    async def start(self) -> "Node":
+    async def start(self) -> "EngineNode":
         await self.store.open()
         for plan in self.plans:
             await self.store.register(plan.name, self._rig.shards)
@@ -274,15 +274,15 @@ class Node:
         return [event for event in self.told if isinstance(event, kind)]
 
 
-class Rig:
-    """The world of one test."""
+class EngineRig:
+    """Engines over one database, by one manual clock, and what they have handed over."""
 
     def __init__(self, *, patience_s: float = 0.0, shards: int = SHARDS, **settings: Any) -> None:
         self.clock = ManualClock()
         self.pump = Pump(self.clock, patience_s)
         self.database = empty_database()
         self.dead: set[str] = set()
-        self.nodes: list[Node] = []
+        self.nodes: list[EngineNode] = []
         self.deliveries: list[Delivery] = []
         self.early: list[str] = []
         self.alarms_expected: tuple[type[events.Event], ...] = ()
@@ -290,8 +290,8 @@ class Rig:
         self.settings = EngineSettings(**settings)
         self.client = SqlStore(Wire(self.database, self.dead), self.clock)
 
-    def node(self, name: str = "n1", **settings: Any) -> Node:
-        node = Node(self, name, msgspec.structs.replace(self.settings, **settings))
+    def node(self, name: str = "n1", **settings: Any) -> EngineNode:
+        node = EngineNode(self, name, msgspec.structs.replace(self.settings, **settings))
         self.nodes.append(node)
         return node
 
@@ -369,9 +369,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(**options: Any) -> AsyncIterator[Rig]:
+async def rig(**options: Any) -> AsyncIterator[EngineRig]:
     """A rig that is opened and closed; at the end nothing was early and no alarm was raised."""
-    world = Rig(**options)
+    world = EngineRig(**options)
     await world.open()
     try:
         yield world

@@ -117,7 +117,7 @@ class FakeInbox(Inbox):
         raise NotImplementedError
 
 
-class Rig:
+class SenderRig:
     def __init__(self, kafka: FakeKafka, **options: Any) -> None:
         self.kafka = kafka
         self.inbox = FakeInbox()
@@ -171,8 +171,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
 
 
 @asynccontextmanager
-async def running(kafka: FakeKafka, **options: Any) -> AsyncIterator[Rig]:
-    rig = Rig(kafka, **options)
+async def running(kafka: FakeKafka, **options: Any) -> AsyncIterator[SenderRig]:
+    rig = SenderRig(kafka, **options)
     rig.sender.start()
     try:
         await rig.settle()
@@ -319,7 +319,7 @@ async def test_two_nodes_send_what_waited_for_its_topic_once(kafka: FakeKafka) -
     """Each has written a letter of the partition that it reads, and finds that of the other in the store."""
     kafka.answer = lambda records: [MISSING] * len(records)
     async with running(kafka) as one:
-        other = Rig(kafka)
+        other = SenderRig(kafka)
         other.inbox, other.clock, other.held = one.inbox, one.clock, {1}
         other.sender = DeadLetterSender(one.config, one.inbox, one.clock, other.told.append, other.held.__contains__)
         other.sender.start()

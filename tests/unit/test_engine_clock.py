@@ -5,10 +5,10 @@ import asyncio
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import Job, Status
 from infinite_scheduler.observe import events
-from tests.unit.engine_rig import Node, Rig, rig
+from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 
-def ahead(world: Rig, ms: int, node: Node) -> Node:
+def ahead(world: EngineRig, ms: int, node: EngineNode) -> EngineNode:
     """The store's clock is so far ahead of the clock of this node's machine."""
     node.wire.store_ms = lambda: world.now + ms
     return node

@@ -13,14 +13,14 @@ from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavaila
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.base import Grant
-from tests.unit.engine_rig import Node, Rig, rig
+from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 
-def shares(*nodes: Node) -> list[int]:
+def shares(*nodes: EngineNode) -> list[int]:
     return [node.engine.shards_owned for node in nodes]
 
 
-async def stream(world: Rig, ms: int, *, every_ms: int = 50) -> list[Accepted]:
+async def stream(world: EngineRig, ms: int, *, every_ms: int = 50) -> list[Accepted]:
     """Jobs that come in while time passes, some for now, some for later."""
     accepted: list[Accepted] = []
     for n in range(ms // every_ms):
@@ -29,12 +29,12 @@ async def stream(world: Rig, ms: int, *, every_ms: int = 50) -> list[Accepted]:
     return accepted
 
 
-async def once(world: Rig, accepted: list[Accepted]) -> None:
+async def once(world: EngineRig, accepted: list[Accepted]) -> None:
     assert await world.statuses(accepted) == {Status.DONE: len(accepted)}
     assert world.times() == Counter(a.key for a in accepted)
 
 
-def slow(world: Rig, ms: int = 200) -> object:
+def slow(world: EngineRig, ms: int = 200) -> object:
     async def handle(job: Job) -> None:
         await sleep(world.clock, ms)
 
@@ -90,7 +90,7 @@ async def test_a_rolling_restart_duplicates_nothing_and_loses_nothing() -> None:
         await once(world, accepted)
 
 
-async def survivor(world: Rig, lived_ms: int) -> Node:
+async def survivor(world: EngineRig, lived_ms: int) -> EngineNode:
     """A node that has taken over from another, which lived for so long and has been dead for longer than a lease."""
     first = await world.node("n1").app().start()
     second = await world.node("n2").app().start()
@@ -397,7 +397,7 @@ async def test_a_take_that_waits_for_a_lock_does_not_stop_the_heartbeats() -> No
 class Heartbeats:
     """Those of one node: they fail for as long as there is an error to fail with, and nothing else does."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: EngineNode) -> None:
         self.error: SchedulerError | None = None
         ownership: Any = node.engine._ownership
         self._beat = ownership.beat
@@ -409,7 +409,7 @@ class Heartbeats:
         return await self._beat(**kwargs)
 
 
-def heartbeat_events(node: Node) -> list[events.Event]:
+def heartbeat_events(node: EngineNode) -> list[events.Event]:
     kinds = events.HeartbeatFailing | events.HeartbeatBack | events.LeaseLapsed | events.LeaseRenewed
     return [event for event in node.told if isinstance(event, kinds)]
 

@@ -9,7 +9,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
-from tests.unit.engine_rig import Node, Rig, rig
+from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 # Late insert behind the line
 
@@ -308,7 +308,7 @@ async def test_an_insert_whose_answer_is_lost_makes_one_job() -> None:
 # The store is away for 20 s
 
 
-async def away(world: Rig, node: Node, ms: int, *, answers_only: bool) -> None:
+async def away(world: EngineRig, node: EngineNode, ms: int, *, answers_only: bool) -> None:
     setattr(node.wire, "loses_answers" if answers_only else "away", True)
     await world.advance(ms)
     node.wire.loses_answers = node.wire.away = False

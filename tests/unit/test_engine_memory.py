@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
 from infinite_scheduler.store.base import ROOM, Page, Scan
-from tests.unit.engine_rig import Node, Rig, rig
+from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 MIB = 1 << 20
 LARGE = b'"' + b"x" * (MIB - 2) + b'"'
@@ -21,7 +21,7 @@ SERVED_MS = 10
 """What a handler takes that hands over one job after the other."""
 
 
-def busy(world: Rig) -> Node:
+def busy(world: EngineRig) -> EngineNode:
     """A node that hands over a hundred jobs a second."""
 
     async def slow(job: Job) -> None:
@@ -31,7 +31,7 @@ def busy(world: Rig) -> Node:
     return world.node().app(function=slow, concurrency=1)
 
 
-def noted(node: Node) -> list[Scan]:
+def noted(node: EngineNode) -> list[Scan]:
     """The pages that the node reads from now on."""
     scans: list[Scan] = []
     read = node.lane._ownership.scan
@@ -44,7 +44,7 @@ def noted(node: Node) -> list[Scan]:
     return scans
 
 
-def share_of(world: Rig, priority: Priority, since: int = 0) -> float:
+def share_of(world: EngineRig, priority: Priority, since: int = 0) -> float:
     """Which part of what was handed over had this priority."""
     count = Counter(d.job.priority for d in world.deliveries[since:])
     return count[priority] / count.total()
@@ -128,7 +128,7 @@ def measured(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def let_go(world: Rig) -> None:
+def let_go(world: EngineRig) -> None:
     """Keep nothing of what was handed over, or the test would be what fills the memory."""
     light = [msgspec.structs.replace(d.job, payload=b"") for d in world.deliveries]
     world.deliveries[:] = [d._replace(job=job) for d, job in zip(world.deliveries, light, strict=True)]
@@ -189,17 +189,17 @@ async def test_large_jobs_are_read_ahead_before_memory_is_empty() -> None:
 # What is not held any more
 
 
-def queued(node: Node) -> int:
+def queued(node: EngineNode) -> int:
     """How many jobs of the app wait in the queues of the node, suspects among them."""
     waiting = [level.waiting["mail"] for level in node.engine._quarantine._levels.values()]
     return sum(map(len, [node.engine.desks["mail"]._ready, *waiting]))
 
 
-def held(node: Node) -> int:
+def held(node: EngineNode) -> int:
     return sum(len(tenure.held) for tenure in node.tenures)
 
 
-async def load_again(world: Rig, node: Node, *, times: int) -> None:
+async def load_again(world: EngineRig, node: EngineNode, *, times: int) -> None:
     """Let all shards be loaded again, so often."""
     for _ in range(times):
         node.lane.doubt(list(node.lane.holdings.tenures), "a write to the store had no answer")

@@ -14,10 +14,10 @@ from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outc
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
 from infinite_scheduler.policy.retry import RetryPolicy
-from tests.unit.engine_rig import Rig, rig
+from tests.unit.engine_rig import EngineRig, rig
 
 
-async def attempts(world: Rig, start_ms: int) -> list[tuple[int, int]]:
+async def attempts(world: EngineRig, start_ms: int) -> list[tuple[int, int]]:
     return [(d.job.attempt, d.at_ms - start_ms) for d in world.deliveries]
 
 

@@ -13,7 +13,7 @@ from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Shard, Status
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.base import ALONE, FEW, MANY
-from tests.unit.engine_rig import Node, Rig, rig
+from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 POISON = "poison"
 
@@ -23,7 +23,7 @@ class Lives:
 
     def __init__(
         self,
-        world: Rig,
+        world: EngineRig,
         *,
         batch: int | None = None,
         slow_ms: int = 0,
@@ -33,7 +33,7 @@ class Lives:
     ) -> None:
         self.world = world
         self.deaths = 0
-        self.nodes: list[Node] = []
+        self.nodes: list[EngineNode] = []
         self._batch = batch
         self._slow_ms = slow_ms
         self._dies_after_ms = dies_after_ms
@@ -41,7 +41,7 @@ class Lives:
         self._options = options
         self._dead = False
 
-    async def begin(self) -> Node:
+    async def begin(self) -> EngineNode:
         """The next process."""
         self._dead = False
         node = self.world.node(f"n{len(self.nodes)}")
@@ -52,7 +52,7 @@ class Lives:
             node.app(other)
         return await node.start()
 
-    def _take(self, node: Node) -> Callable[[Job], Awaitable[None]]:
+    def _take(self, node: EngineNode) -> Callable[[Job], Awaitable[None]]:
         async def take(job: Job) -> None:
             await asyncio.sleep(0)
             if job.job_name == POISON:
@@ -62,14 +62,14 @@ class Lives:
 
         return take
 
-    def _take_many(self, node: Node) -> Callable[[list[Job]], Awaitable[None]]:
+    def _take_many(self, node: EngineNode) -> Callable[[list[Job]], Awaitable[None]]:
         async def take(jobs: list[Job]) -> None:
             if any(job.job_name == POISON for job in jobs):
                 await self._die(node)
 
         return take
 
-    async def _die(self, node: Node) -> None:
+    async def _die(self, node: EngineNode) -> None:
         """The process ends in the middle of its work: from this very moment on it writes nothing."""
         node.wire.away = True
         node.engine._gate.held_shut = True
@@ -203,7 +203,7 @@ async def test_a_job_that_becomes_due_after_the_takeover_is_no_suspect() -> None
         assert world.deliveries[0].at_ms == world.deliveries[0].job.due_ms
 
 
-async def suspect(world: Rig, deaths: int, *, name: str = POISON) -> Accepted:
+async def suspect(world: EngineRig, deaths: int, *, name: str = POISON) -> Accepted:
     """A job that was in flight when so many processes ended."""
     (accepted,) = await world.add(1000, job_name=name)
     for n in range(deaths):
@@ -330,7 +330,7 @@ def hang_on(*names: str) -> Callable[[Job], Awaitable[None]]:
     return take
 
 
-async def die_hanging(world: Rig, times: int, **options: Any) -> None:
+async def die_hanging(world: EngineRig, times: int, **options: Any) -> None:
     """So many processes end, each with all the jobs in flight that it can have."""
     for n in range(times):
         node = await world.node(f"hanging{n}").app(function=hang, **options).start()
@@ -338,14 +338,14 @@ async def die_hanging(world: Rig, times: int, **options: Any) -> None:
         await node.crash()
 
 
-async def marks(world: Rig) -> Counter[int]:
+async def marks(world: EngineRig) -> Counter[int]:
     """How many jobs of the app have which mark in the store."""
     session = world.database.session("marks")
     found = [await session.read(lambda tx, n=n: tx.read_marks(Shard("mail", n))) for n in range(world.shards)]  # type: ignore[misc]
     return Counter(size for some in found for size in some.values())
 
 
-async def alone(world: Rig, *names: str) -> list[Accepted]:
+async def alone(world: EngineRig, *names: str) -> list[Accepted]:
     """Jobs that must be fired alone: each was one of a few in flight when a process ended."""
     accepted = [(await world.add(1000, job_name=name))[0] for name in names]
     await die_hanging(world, 3)
@@ -353,14 +353,14 @@ async def alone(world: Rig, *names: str) -> list[Accepted]:
     return accepted
 
 
-def meddle_with_marks(node: Node, how: Callable[..., Awaitable[Any]]) -> None:
+def meddle_with_marks(node: EngineNode, how: Callable[..., Awaitable[Any]]) -> None:
     """Let `how(real, jobs, size)` stand in for the write of marks."""
     quarantine: Any = node.engine._quarantine
     real = quarantine._mark
     quarantine._mark = lambda jobs, size: how(real, jobs, size)
 
 
-async def beside_a_paused_suspect(world: Rig) -> tuple[Node, list[Accepted]]:
+async def beside_a_paused_suspect(world: EngineRig) -> tuple[EngineNode, list[Accepted]]:
     """A node that has a suspect, which waits as its app is paused, and jobs of another app for the next minute."""
     await world.client.register("sms", world.shards)
     await world.client.pause("mail", paused=True)

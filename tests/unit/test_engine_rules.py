@@ -16,13 +16,13 @@ from infinite_scheduler.store.base import MANY, Claim, NodeInfo, Request, Step, 
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from tests.simulation.rules import without
-from tests.unit.engine_rig import APP, Node, Rig, rig
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
 
 LANE_CALLS = ("take", "release", "reload", "advance", "scan", "requests", "answer", "settle", "mark")
 """What a node asks of the store in the lane of its shards."""
 
 
-def before(node: Node, name: str, act: Callable[..., Awaitable[Any]]) -> None:
+def before(node: EngineNode, name: str, act: Callable[..., Awaitable[Any]]) -> None:
     """Let something happen just before the node's next call of this name."""
     ownership: Any = node.engine._ownership
     call = getattr(ownership, name)
@@ -35,7 +35,7 @@ def before(node: Node, name: str, act: Callable[..., Awaitable[Any]]) -> None:
     setattr(ownership, name, once)
 
 
-async def write(world: Rig, body: Callable[[Statements], Any]) -> Any:
+async def write(world: EngineRig, body: Callable[[Statements], Any]) -> Any:
     """A transaction of somebody else."""
     return await world.database.session("door").write(body)
 
@@ -49,7 +49,7 @@ def shard_of(accepted: Accepted) -> Shard:
     return Shard(APP, JobId(accepted.key).shard)
 
 
-def wish(world: Rig, accepted: Accepted) -> door.Ask:
+def wish(world: EngineRig, accepted: Accepted) -> door.Ask:
     return door.Ask(id=os.urandom(16), change=Change.CANCEL, app=APP, key=accepted.key, due_ms=None, now_ms=world.now)
 
 
@@ -435,7 +435,7 @@ async def test_after_a_stall_longer_than_the_lease_what_was_about_to_be_handed_o
         assert order == ["handed over", "checked", "handed over"]
 
 
-async def owners_of(world: Rig) -> list[Owner]:
+async def owners_of(world: EngineRig) -> list[Owner]:
     return [info.owner for info in (await world.client.survey()).view.shards]
 
 

@@ -8,10 +8,10 @@ import pytest
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import Job, Status
 from infinite_scheduler.observe import events
-from tests.unit.engine_rig import Rig, rig
+from tests.unit.engine_rig import EngineRig, rig
 
 
-async def released(world: Rig) -> bool:
+async def released(world: EngineRig) -> bool:
     return all(info.released for info in (await world.client.survey()).view.shards)
 
 

@@ -11,7 +11,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.pipeline import RESTS
 from infinite_scheduler.model import JOB_BYTES, Job, Priority, Status
 from infinite_scheduler.observe.events import Settled
-from tests.unit.engine_rig import APP, Node, Rig, rig
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
 
 
 async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
@@ -28,7 +28,7 @@ async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
         assert sum(d.at_ms == d.job.due_ms for d in world.deliveries) > 290
 
 
-async def settled_in(world: Rig, node: Node, delays: Sequence[int]) -> int:
+async def settled_in(world: EngineRig, node: EngineNode, delays: Sequence[int]) -> int:
     """How many transactions it takes to settle jobs that are due after these delays."""
     await world.add(*delays)
     before = len(node.told_of(Settled))

@@ -16,7 +16,7 @@ from tests.unit.door_rig import parts_of
 ONE = Partition("jobs", 1)
 
 
-class World:
+class PositionsRig:
     """A topic of three partitions, each with the offsets 4 to 9; this node was given partition 1."""
 
     def __init__(self, places: Sequence[int] = (), committed: Sequence[int] = ()) -> None:
@@ -59,18 +59,18 @@ class World:
 
 
 async def test_a_new_group_begins_at_the_end_of_all_partitions_at_once() -> None:
-    assert await World().begun() == {0: 9, 1: 9, 2: 9}
+    assert await PositionsRig().begun() == {0: 9, 1: 9, 2: 9}
 
 
 async def test_a_group_with_a_place_elsewhere_begins_at_the_earliest() -> None:
-    assert await World(places=[0]).begun() == {1: 4}
+    assert await PositionsRig(places=[0]).begun() == {1: 4}
 
 
 async def test_a_group_that_kafka_knows_elsewhere_begins_at_the_earliest() -> None:
-    assert await World(committed=[2]).begun() == {1: 4}
+    assert await PositionsRig(committed=[2]).begun() == {1: 4}
 
 
-class Reader(World):
+class Reader(PositionsRig):
     """A node that has read partition 1 up to its place, and was told that it ends further on."""
 
     def __init__(self, *, place: int = 7, expected: int = 7, position: int = 9) -> None:

@@ -14,7 +14,7 @@ from tests.unit.door_rig import parts_of
 from tests.unit.test_batch import CONFIG, FakeMessage, job, share
 
 
-class World:
+class TakerRig:
     """Everything around a taker: an inbox that refuses what it is told to, and a consumer that may be in doubt."""
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def rig() -> TakerRig:
+    return TakerRig()
 
 
 def jobs(of: AssignedPartition, count: int) -> Any:
@@ -62,12 +62,12 @@ def jobs(of: AssignedPartition, count: int) -> Any:
     return Batch(CONFIG, gathered, [job(number) for number in range(count)])
 
 
-def numbers(world: World) -> list[bytes]:
-    return [payload for taken in world.taken for payload in taken]
+def numbers(rig: TakerRig) -> list[bytes]:
+    return [payload for taken in rig.taken for payload in taken]
 
 
 async def test_an_error_while_a_message_is_made_ready_is_narrowed_down_to_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    rig: TakerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Batch.load
 
@@ -78,27 +78,27 @@ async def test_an_error_while_a_message_is_made_ready_is_narrowed_down_to_it(
         return found
 
     monkeypatch.setattr(Batch, "load", stumble)
-    await world.taker.take(jobs(share(0), 4), Any)  # type: ignore[arg-type]
-    assert numbers(world) == [b'{"n":0}', b'{"n":1}', b'{"n":3}']
-    assert world.letters == [2]
+    await rig.taker.take(jobs(share(0), 4), Any)  # type: ignore[arg-type]
+    assert numbers(rig) == [b'{"n":0}', b'{"n":1}', b'{"n":3}']
+    assert rig.letters == [2]
 
 
-async def test_an_unknown_app_that_is_known_is_no_reason_to_try_for_ever(world: World) -> None:
-    world.refuse = lambda payloads: UnknownApp("sms", ["sms"]) if b'{"n":1}' in payloads else None
-    await world.taker.take(jobs(share(0), 3), Any)  # type: ignore[arg-type]
-    assert numbers(world) == [b'{"n":0}', b'{"n":2}']
-    assert world.letters == [1]
+async def test_an_unknown_app_that_is_known_is_no_reason_to_try_for_ever(rig: TakerRig) -> None:
+    rig.refuse = lambda payloads: UnknownApp("sms", ["sms"]) if b'{"n":1}' in payloads else None
+    await rig.taker.take(jobs(share(0), 3), Any)  # type: ignore[arg-type]
+    assert numbers(rig) == [b'{"n":0}', b'{"n":2}']
+    assert rig.letters == [1]
 
 
-async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(world: World) -> None:
+async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(rig: TakerRig) -> None:
     def refuse(payloads: list[bytes]) -> Exception | None:
         if b'{"n":1}' not in payloads:
             return None
-        world.stopping = len(payloads) == 1
+        rig.stopping = len(payloads) == 1
         return ValueError("a bug")
 
-    world.refuse = refuse
+    rig.refuse = refuse
     one = share(0)
-    await world.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
-    assert numbers(world) == [b'{"n":0}']
-    assert (world.letters, world.pauses, one.committed) == ([], [], None)
+    await rig.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
+    assert numbers(rig) == [b'{"n":0}']
+    assert (rig.letters, rig.pauses, one.committed) == ([], [], None)

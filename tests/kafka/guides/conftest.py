@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kafka.guides.rig import admin
+from tests.kafka.guides.guide_rig import admin
 from tests.services.kafka import Kafka
 
 

@@ -20,7 +20,7 @@ from infinite_scheduler import (
     MultiAppScheduler,
     ScheduleJobRequest,
 )
-from tests.kafka.guides.rig import admin, make_ingest_topics, members, metrics, mysql, retention, start
+from tests.kafka.guides.guide_rig import admin, make_ingest_topics, members, metrics, mysql, retention, start
 from tests.services.topics import read, told, write
 from tests.waiting import until
 

@@ -19,7 +19,7 @@ from infinite_scheduler import (
     SmsRetryProducer,
     retry_time_after,
 )
-from tests.kafka.guides.rig import (
+from tests.kafka.guides.guide_rig import (
     COMMAND,
     INGEST_PARTITIONS,
     PAYLOAD,

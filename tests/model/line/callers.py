@@ -23,96 +23,98 @@ from tests.model.line.state import (
     State,
     Wake,
 )
-from tests.model.line.world import Change, Insert, World, acknowledge, free, with_caller, with_row
+from tests.model.line.variant import Change, Insert, Variant, acknowledge, free, with_caller, with_row
 from tests.model.search import Step
 
 
-def caller_steps(world: World, state: State, number: int, out: list[Step]) -> None:
+def caller_steps(variant: Variant, state: State, number: int, out: list[Step]) -> None:
     """What the caller of this number may do next."""
-    caller, what = state.callers[number], world.scenario.callers[number]
+    caller, what = state.callers[number], variant.scenario.callers[number]
     if caller.phase in (ANSWERED, UNAVAILABLE):
         return
     if isinstance(what, Insert):
-        _insert(world, state, number, what, out)
+        _insert(variant, state, number, what, out)
     elif state.rows[what.job]:
-        _change(world, state, number, what, out)
+        _change(variant, state, number, what, out)
 
 
-def _request_number(world: World, state: State, number: int) -> int:
+def _request_number(variant: Variant, state: State, number: int) -> int:
     """The id of a request, drawn when its transaction begins: ids do not come in the order of commits."""
-    if world.on["requests_are_read_without_cursor"]:  # then their order is nothing to anybody: they only differ
+    if variant.on["requests_are_read_without_cursor"]:  # then their order is nothing to anybody: they only differ
         return number
     return 1 + sum(caller.phase != START for caller in state.callers)
 
 
-def _insert(world: World, state: State, number: int, what: Insert, out: list[Step]) -> None:
+def _insert(variant: Variant, state: State, number: int, what: Insert, out: list[Step]) -> None:
     caller = state.callers[number]
     if caller.phase == IN_TRANSACTION:
-        out.append(_commit_insert(world, state, number, what, caller))
+        out.append(_commit_insert(variant, state, number, what, caller))
         return
     unlocked_at_once = (
-        what.user and world.on["requests_are_read_without_cursor"] and world.on["user_transaction_always_wakes"]
+        what.user and variant.on["requests_are_read_without_cursor"] and variant.on["user_transaction_always_wakes"]
     )
     if unlocked_at_once:  # it reads nothing: its beginning is nothing that anybody could notice
-        out.append(_commit_insert(world, state, number, what, caller._replace(number=number)))
+        out.append(_commit_insert(variant, state, number, what, caller._replace(number=number)))
         return
-    if caller.phase == START and not what.user and not world.on["line_is_read_under_lock"]:
+    if caller.phase == START and not what.user and not variant.on["line_is_read_under_lock"]:
         saw = with_caller(state, number, Caller(SAW_LINE, line=state.line))
         out.append(Step(("caller", number, "sees line", state.line), saw))
         return
-    lock = NO_LOCK if what.user else world.lock("insert_holds_lock", SHARE)
+    lock = NO_LOCK if what.user else variant.lock("insert_holds_lock", SHARE)
     if free(state, lock):
         line = caller.line if caller.phase == SAW_LINE else state.line
-        begun = Caller(IN_TRANSACTION, lock, line, number=_request_number(world, state, number))
+        begun = Caller(IN_TRANSACTION, lock, line, number=_request_number(variant, state, number))
         label = ("caller", number, "begins to insert", what.rows, "line", line)
         out.append(Step(label, with_caller(state, number, begun)))
 
 
-def _commit_insert(world: World, state: State, number: int, what: Insert, caller: Caller) -> Step:
+def _commit_insert(variant: Variant, state: State, number: int, what: Insert, caller: Caller) -> Step:
     """The rows, and one wake that names those before the line [3]."""
     after = state
     for job, due in what.rows:
         after = with_row(after, job, Row(due, due))
-    always = what.user and world.on["user_transaction_always_wakes"]
+    always = what.user and variant.on["user_transaction_always_wakes"]
     named = what.rows if always else tuple(row for row in what.rows if row[1] < caller.line)
-    if not world.on["wake_names_every_row"]:
+    if not variant.on["wake_names_every_row"]:
         named = named[:1]
-    if named and (world.on["insert_wakes_owner"] or what.user):
+    if named and (variant.on["insert_wakes_owner"] or what.user):
         after = after._replace(wakes=after.wakes | {Wake(named, caller.number)})
     label = ("caller", number, "commits its insert", what.rows, "wake names", named)
     return Step(label, with_caller(after, number, Caller(ANSWERED)))
 
 
-def _change(world: World, state: State, number: int, what: Change, out: list[Step]) -> None:
+def _change(variant: Variant, state: State, number: int, what: Change, out: list[Step]) -> None:
     caller = state.callers[number]
     if caller.phase in (ASKED, GIVING_UP):
-        _give_up(world, state, number, Ask(what.job, what.due), out)
+        _give_up(variant, state, number, Ask(what.job, what.due), out)
     elif caller.phase == IN_TRANSACTION:
-        out.append(_commit_change(world, state, number, Ask(what.job, what.due)))
+        out.append(_commit_change(variant, state, number, Ask(what.job, what.due)))
     else:
-        _begin_change(world, state, number, what, out)
+        _begin_change(variant, state, number, what, out)
 
 
 def _name(ask: Ask | Change) -> str:
     return f"cancels job {ask.job}:" if ask.due == CANCEL else f"reschedules job {ask.job} to {ask.due}:"
 
 
-def _begin_change(world: World, state: State, number: int, what: Change, out: list[Step]) -> None:
+def _begin_change(variant: Variant, state: State, number: int, what: Change, out: list[Step]) -> None:
     """Under the share lock; at a shard found released, under the exclusive one [1, 7]."""
     again = state.callers[number].phase == FOUND_RELEASED
     lock = (
-        world.lock("released_change_locks_exclusively", EXCLUSIVE) if again else world.lock("change_holds_lock", SHARE)
+        variant.lock("released_change_locks_exclusively", EXCLUSIVE)
+        if again
+        else variant.lock("change_holds_lock", SHARE)
     )
     if not free(state, lock):
         return
-    decides = again and (state.owner == RELEASED or not world.on["released_shard_is_checked_again"])
+    decides = again and (state.owner == RELEASED or not variant.on["released_shard_is_checked_again"])
     row = state.rows[what.job]
-    begun = Caller(IN_TRANSACTION, lock, state.line, row, _request_number(world, state, number), state.owner, decides)
+    begun = Caller(IN_TRANSACTION, lock, state.line, row, _request_number(variant, state, number), state.owner, decides)
     label = ("caller", number, _name(what), "begins, line", state.line, row, "decides itself" if decides else "")
     out.append(Step(label, with_caller(state, number, begun)))
 
 
-def _commit_change(world: World, state: State, number: int, ask: Ask) -> Step:
+def _commit_change(variant: Variant, state: State, number: int, ask: Ask) -> Step:
     """Too late; the owner is asked; nobody is there to ask; or compare-and-set on the row [7]."""
     caller, who = state.callers[number], ("caller", number, _name(ask))
     seen = caller.row
@@ -126,13 +128,13 @@ def _commit_change(world: World, state: State, number: int, ask: Ask) -> Step:
         return Step((*who, "writes a request"), asked._replace(asks=state.asks | {ask}))
     if state.rows[ask.job] != seen:
         return Step((*who, "the row has changed, once more"), with_caller(state, number, Caller(START)))
-    after, violation = acknowledge(state, ask, world.on["reschedule_writes_entry.caller"])
-    if ask.due != CANCEL and ask.due < caller.line and world.on["reschedule_wakes_owner"]:
+    after, violation = acknowledge(state, ask, variant.on["reschedule_writes_entry.caller"])
+    if ask.due != CANCEL and ask.due < caller.line and variant.on["reschedule_wakes_owner"]:
         after = after._replace(wakes=after.wakes | {Wake(((ask.job, ask.due),), caller.number)})
     return Step((*who, "acknowledged"), with_caller(after, number, Caller(ANSWERED)), violation)
 
 
-def _give_up(world: World, state: State, number: int, ask: Ask, out: list[Step]) -> None:
+def _give_up(variant: Variant, state: State, number: int, ask: Ask, out: list[Step]) -> None:
     """The owner is silent: the request is taken back; if it was consumed, the verdict counts [7]."""
     who = ("caller", number, _name(ask))
     if state.callers[number].phase == ASKED:
@@ -142,7 +144,7 @@ def _give_up(world: World, state: State, number: int, ask: Ask, out: list[Step])
     elif ask in state.asks:
         after = with_caller(state, number, Caller(UNAVAILABLE))._replace(asks=state.asks - {ask})
         out.append(Step((*who, "takes its request back, Unavailable"), after))
-    elif world.on["decided_request_is_not_withdrawn"]:
+    elif variant.on["decided_request_is_not_withdrawn"]:
         out.append(Step((*who, "was decided, the verdict counts"), with_caller(state, number, Caller(ANSWERED))))
     else:
         violation = "respected: Unavailable, though the request was decided"

@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from tests.model.line.callers import caller_steps
 from tests.model.line.nodes import Turn
-from tests.model.line.state import ANSWERED, PENDING, START, UNAVAILABLE, Caller, Node, State, position
+from tests.model.line.state import ANSWERED, PENDING, START, UNAVAILABLE, Caller, LineNode, State, position
+from tests.model.line.variant import Scenario, Variant
 from tests.model.line.wheel import covered
-from tests.model.line.world import Scenario, World
 from tests.model.search import Step
 
 SETTLED_PHASES = (START, ANSWERED, UNAVAILABLE)
@@ -23,11 +23,11 @@ class LineModel:
     """Invariants: never lost, never early, respected (cancel, reschedule), fenced, once, findable (low)."""
 
     def __init__(self, scenario: Scenario, off: Collection[str] = ()) -> None:
-        self.world = World(scenario, off)
+        self.variant = Variant(scenario, off)
 
     def initial(self) -> State:
-        world = self.world
-        nobody, jobs = frozenset[int](), world.jobs
+        variant = self.variant
+        nobody, jobs = frozenset[int](), variant.jobs
         return State(
             now=0,
             owner=0,
@@ -38,23 +38,23 @@ class LineModel:
             entries=nobody,
             wakes=frozenset(),
             asks=frozenset(),
-            callers=(Caller(),) * len(world.scenario.callers),
-            nodes=(world.blank._replace(epoch=1, line=1), world.blank),
+            callers=(Caller(),) * len(variant.scenario.callers),
+            nodes=(variant.blank._replace(epoch=1, line=1), variant.blank),
             orphan=None,
-            faults=world.scenario.faults,
+            faults=variant.scenario.faults,
             excused=False,
             handed=(0,) * jobs,
         )
 
     def steps(self, state: State) -> list[Step]:
         out: list[Step] = []
-        if state.now < self.world.scenario.horizon:
+        if state.now < self.variant.scenario.horizon:
             out.append(Step(("it is", state.now + 1), state._replace(now=state.now + 1)))
         for number in range(len(state.callers)):
-            caller_steps(self.world, state, number, out)
+            caller_steps(self.variant, state, number, out)
         self._end_orphan(state, out)
         for index in (0, 1):
-            Turn(self.world, state, index, out).steps()
+            Turn(self.variant, state, index, out).steps()
         return out
 
     def _end_orphan(self, state: State, out: list[Step]) -> None:
@@ -62,7 +62,7 @@ class LineModel:
         if not state.orphan:
             return
         index, epoch, transaction = state.orphan
-        written = transaction.write(self.world, state, index, epoch)
+        written = transaction.write(self.variant, state, index, epoch)
         if written:
             after, violation = written
             out.append(Step(("the server commits", transaction), after._replace(orphan=None), violation))
@@ -81,11 +81,11 @@ class LineModel:
                 continue
             if row.due < state.low:
                 return f"findable: low {state.low} has passed job {job}, due {row.due}"
-            if owner and job not in held and not covered(self.world, owner, job, row, state.entries):
+            if owner and job not in held and not covered(self.variant, owner, job, row, state.entries):
                 return f"never lost: the owner neither holds job {job}, due {row.due}, nor will it scan that"
         return None
 
-    def _quiet_owner(self, state: State) -> Node | None:
+    def _quiet_owner(self, state: State) -> LineNode | None:
         """The owner, when nothing is under way: then it must know of everything before the line."""
         if state.owner > 1 or state.orphan:
             return None
@@ -94,7 +94,7 @@ class LineModel:
         return None if busy or node.epoch != state.epoch or node.line != state.line else node
 
     def finished(self, state: State) -> bool:
-        horizon = self.world.scenario.horizon
+        horizon = self.variant.scenario.horizon
         if any(row and row.status == PENDING and row.due <= horizon for row in state.rows):
             return False
         return all(caller.phase in SETTLED_PHASES for caller in state.callers)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.model.line.state import Faults
-from tests.model.line.world import Change, Insert, Scenario
+from tests.model.line.variant import Change, Insert, Scenario
 
 Job = tuple[int, int]
 

@@ -92,7 +92,7 @@ class Caller(NamedTuple):
     decides: bool = False
 
 
-class Node(NamedTuple):
+class LineNode(NamedTuple):
     up: bool
     lapsed: int
     epoch: int  # 0: owns nothing, as far as it knows
@@ -108,7 +108,7 @@ class Node(NamedTuple):
     def slot(self, name: str) -> Transaction | None:
         return self.lane if name == "lane" else self.beside
 
-    def with_slot(self, name: str, transaction: Transaction | None) -> Node:
+    def with_slot(self, name: str, transaction: Transaction | None) -> LineNode:
         return self._replace(lane=transaction) if name == "lane" else self._replace(beside=transaction)
 
 
@@ -141,7 +141,7 @@ class State(NamedTuple):
     wakes: frozenset[Wake]
     asks: frozenset[Ask]
     callers: tuple[Caller, ...]
-    nodes: tuple[Node, Node]
+    nodes: tuple[LineNode, LineNode]
     orphan: Orphan | None
     faults: Faults
     excused: bool  # a crash or a lapse happened: what was in flight may be handed over again

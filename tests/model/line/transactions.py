@@ -18,23 +18,23 @@ from tests.model.line.state import (
     Ask,
     Held,
     Left,
-    Node,
+    LineNode,
     State,
     Wake,
     position,
     start_of,
 )
+from tests.model.line.variant import Variant, acknowledge, answer, owns, with_row
 from tests.model.line.wheel import load, put_page, take
-from tests.model.line.world import World, acknowledge, answer, owns, with_row
 
 Written: TypeAlias = tuple[State, str | None] | None
 
 
-def forget(world: World, node: Node) -> Node:
+def forget(variant: Variant, node: LineNode) -> LineNode:
     """In doubt: what was handed over stays tracked, the rest is forgotten [10]."""
-    keep = world.on["reload_keeps_handed_over"]
+    keep = variant.on["reload_keeps_handed_over"]
     held = frozenset(h for h in node.held if h.handed_over and keep)
-    return node._replace(doubt=1, held=held, left=world.nothing_left, lane=None, beside=None)
+    return node._replace(doubt=1, held=held, left=variant.nothing_left, lane=None, beside=None)
 
 
 class TakeOver(NamedTuple):
@@ -42,23 +42,23 @@ class TakeOver(NamedTuple):
     epoch: int
     kind: str = "takeover"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         """Compare-and-set of nonce and epoch [9]."""
         return (state._replace(owner=index, epoch=state.epoch + 1) if state.epoch == self.epoch else state), None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
-        return load(world, after, world.blank._replace(epoch=after.epoch)) if after.epoch != before.epoch else node
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
+        return load(variant, after, variant.blank._replace(epoch=after.epoch)) if after.epoch != before.epoch else node
 
 
 class Release(NamedTuple):
     lock: int
     kind: str = "release"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         return state._replace(owner=RELEASED), None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
-        return world.blank
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
+        return variant.blank
 
 
 class Advance(NamedTuple):
@@ -67,12 +67,12 @@ class Advance(NamedTuple):
     line: int
     kind: str = "advance"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         return state._replace(line=self.line), None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
         """The line has moved, what it passed is left to scan [4]."""
-        if not world.on["line_moves_before_scan"]:
+        if not variant.on["line_moves_before_scan"]:
             return node
         fresh = Left(start_of(self.start))
         return node._replace(line=self.line, left=tuple(left or fresh for left in node.left))
@@ -83,10 +83,10 @@ class MoveLow(NamedTuple):
     low: int
     kind: str = "low"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         return state._replace(low=self.low), None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
         return node
 
 
@@ -96,17 +96,17 @@ class Consume(NamedTuple):
     found: tuple[Held, ...]
     kind: str = "consume"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         """The wakes go, low is lowered to the smallest position that they name [6]."""
         low = state.low
-        if world.on["answer_lowers_low.wake"]:
+        if variant.on["answer_lowers_low.wake"]:
             low = min(low, *(due for wake in self.wakes for _, due in wake.named))
-        kept = state.wakes - self.wakes if world.on["only_read_requests_are_deleted"] else frozenset[Wake]()
+        kept = state.wakes - self.wakes if variant.on["only_read_requests_are_deleted"] else frozenset[Wake]()
         return state._replace(wakes=kept, low=low), None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
         node = node._replace(seen=max(wake.number for wake in self.wakes))
-        return take(world, after, node, self.found if world.on["wake_reads_its_rows"] else ())
+        return take(variant, after, node, self.found if variant.on["wake_reads_its_rows"] else ())
 
 
 class Decide(NamedTuple):
@@ -115,34 +115,34 @@ class Decide(NamedTuple):
     off_wheel: Held | None
     kind: str = "decide"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         """The request is deleted first: when it is gone nothing is decided [7]."""
         asked = self.ask in state.asks
         row = state.rows[self.ask.job]
         assert row
-        if row.status != PENDING or (not asked and world.on["withdrawn_request_is_not_decided"]):
-            return answer(world, state, self.ask), None
+        if row.status != PENDING or (not asked and variant.on["withdrawn_request_is_not_decided"]):
+            return answer(variant, state, self.ask), None
         lost = _settles_lost_shard(state, index, epoch)
         if not asked:
             lost = "respected: decides a request that was taken back, its caller said Unavailable"
         state, violation = acknowledge(
-            answer(world, state, self.ask), self.ask, world.on["reschedule_writes_entry.owner"]
+            answer(variant, state, self.ask), self.ask, variant.on["reschedule_writes_entry.owner"]
         )
-        if self.ask.due != CANCEL and world.on["answer_lowers_low.decision"]:
+        if self.ask.due != CANCEL and variant.on["answer_lowers_low.decision"]:
             state = state._replace(low=min(state.low, self.ask.due))
         return state, lost or violation
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
         job, due = self.ask
         if self.ask not in before.asks:  # taken back meanwhile: the job returns to the wheel [7]
-            back = (self.off_wheel,) if self.off_wheel and world.on["undecided_job_returns_to_wheel"] else ()
-            return take(world, after, node, back)
+            back = (self.off_wheel,) if self.off_wheel and variant.on["undecided_job_returns_to_wheel"] else ()
+            return take(variant, after, node, back)
         node = node._replace(held=frozenset(h for h in node.held if h.job != job or h.handed_over))
         row = after.rows[job]
         assert row
         if row.status != PENDING or row.due != due or due >= node.line:
             return node
-        return take(world, after, node, (Held(job, due, row.attempt),))
+        return take(variant, after, node, (Held(job, due, row.attempt),))
 
 
 class Settle(NamedTuple):
@@ -154,40 +154,40 @@ class Settle(NamedTuple):
     retry_at: int = NO_RETRY
     kind: str = "settle"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         """Compare-and-set on (pending, attempt) [11]."""
         row = state.rows[self.job]
         assert row
-        if row.status != PENDING or (row.attempt != self.attempt and world.on["settle_compares_attempt"]):
+        if row.status != PENDING or (row.attempt != self.attempt and variant.on["settle_compares_attempt"]):
             return state, None
         lost = _settles_lost_shard(state, index, epoch)
         if row.attempt != self.attempt:
             lost = "once: settles an attempt that was not handed over"
         if self.retry_at == NO_RETRY:
             return with_row(state, self.job, row._replace(status=DONE)), lost
-        return self._write_retry(world, state, lost)
+        return self._write_retry(variant, state, lost)
 
-    def _write_retry(self, world: World, state: State, lost: str | None) -> Written:
+    def _write_retry(self, variant: Variant, state: State, lost: str | None) -> Written:
         """The row moves on, an entry says where to, and low does not stay behind it [5, 8]."""
         entry, row = position(self.retry_at, self.job), state.rows[self.job]
         assert row
-        if entry in state.entries and not world.on["existing_entry_is_ignored"]:
+        if entry in state.entries and not variant.on["existing_entry_is_ignored"]:
             return None
         state = with_row(state, self.job, row._replace(due=self.retry_at, attempt=self.attempt + 1))
-        if world.on["retry_writes_entry"]:
+        if variant.on["retry_writes_entry"]:
             state = state._replace(entries=state.entries | {entry})
-        if world.on["retry_lowers_low"]:
+        if variant.on["retry_lowers_low"]:
             state = state._replace(low=min(state.low, self.retry_at))
         return state, lost
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
         gone = (self.job, self.attempt, True)
         node = node._replace(held=frozenset(h for h in node.held if (h.job, h.attempt, h.handed_over) != gone))
         if after.rows[self.job] == before.rows[self.job]:  # no row changed [10]
-            return forget(world, node) if world.on["missed_settle_reloads"] else node
+            return forget(variant, node) if variant.on["missed_settle_reloads"] else node
         if self.retry_at == NO_RETRY or self.retry_at >= node.line:
             return node
-        return take(world, after, node, (Held(self.job, self.retry_at, self.attempt + 1),))
+        return take(variant, after, node, (Held(self.job, self.retry_at, self.attempt + 1),))
 
 
 class Scan(NamedTuple):
@@ -199,11 +199,11 @@ class Scan(NamedTuple):
     lock: int = NO_LOCK
     kind: str = "scan"
 
-    def write(self, world: World, state: State, index: int, epoch: int) -> Written:
+    def write(self, variant: Variant, state: State, index: int, epoch: int) -> Written:
         return state, None
 
-    def remember(self, world: World, before: State, after: State, node: Node) -> Node:
-        return put_page(world, after, node, self.priority, self.end, self.found)
+    def remember(self, variant: Variant, before: State, after: State, node: LineNode) -> LineNode:
+        return put_page(variant, after, node, self.priority, self.end, self.found)
 
 
 Transaction: TypeAlias = TakeOver | Release | Advance | MoveLow | Consume | Decide | Settle | Scan

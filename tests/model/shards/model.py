@@ -26,8 +26,8 @@ from tests.model.shards.state import (
     SHARE,
     WAITING,
     Memory,
-    Node,
     Shard,
+    ShardsNode,
     State,
     Transaction,
     forget,
@@ -50,12 +50,20 @@ class ShardsModel:
 
     def initial(self) -> State:
         s = self.scenario
-        owner = Node(memory=(Memory(1, 1), Memory(1, 1)))
+        owner = ShardsNode(memory=(Memory(1, 1), Memory(1, 1)))
         order = SHARDS if self.on["shards_are_locked_in_order"] else SHARDS[::-1]
         insert = Transaction("insert", order)
         faults = (s.lapse, s.crash, s.doubt)
         return State(
-            (Shard(), Shard()), (ABSENT, ABSENT), frozenset(), insert, (owner, Node()), None, faults, False, frozenset()
+            (Shard(), Shard()),
+            (ABSENT, ABSENT),
+            frozenset(),
+            insert,
+            (owner, ShardsNode()),
+            None,
+            faults,
+            False,
+            frozenset(),
         )
 
     def finished(self, state: State) -> bool:
@@ -159,13 +167,13 @@ class ShardsModel:
             yield Step((name, "LAPSES"), with_node(after, index, node._replace(lapsed=True)), progress=False)
         if node.lapsed and not node.lane:
             memory = tuple(forget(m) if m.epoch else m for m in node.memory)
-            yield Step((name, "renews, must check"), with_node(state, index, Node(memory=(memory[0], memory[1]))))
+            yield Step((name, "renews, must check"), with_node(state, index, ShardsNode(memory=(memory[0], memory[1]))))
         if crash and owns:
             shards = tuple(s._replace(owner=DEAD) if s.owner == index else s for s in state.shards)
             after = state._replace(
                 shards=(shards[0], shards[1]), faults=(lapse, crash - 1, doubt), excused=True, handed=frozenset()
             )
-            yield Step((name, "CRASHES and starts again"), with_node(after, index, Node()), progress=False)
+            yield Step((name, "CRASHES and starts again"), with_node(after, index, ShardsNode()), progress=False)
 
     def _beside(self, state: State, index: int, name: str) -> Iterable[Step]:
         """Firing, scanning and loading again, each shard on its own."""

@@ -38,7 +38,7 @@ class Transaction(NamedTuple):
     silent: tuple[bool, ...] = ()  # under the locks: which heartbeats stand still?
 
 
-class Node(NamedTuple):
+class ShardsNode(NamedTuple):
     lapsed: bool = False
     memory: tuple[Memory, Memory] = (Memory(), Memory())
     lane: Transaction | None = None
@@ -49,7 +49,7 @@ class State(NamedTuple):
     rows: tuple[int, int]
     wakes: frozenset[int]
     insert: Transaction | None
-    nodes: tuple[Node, Node]
+    nodes: tuple[ShardsNode, ShardsNode]
     orphan: tuple[int, Transaction] | None
     faults: tuple[int, int, int]  # lapse, crash, doubt
     excused: bool
@@ -77,7 +77,7 @@ def with_shard(state: State, n: int, shard: Shard) -> State:
     return state._replace(shards=(shard, state.shards[1]) if n == 0 else (state.shards[0], shard))
 
 
-def with_node(state: State, index: int, node: Node) -> State:
+def with_node(state: State, index: int, node: ShardsNode) -> State:
     return state._replace(nodes=(node, state.nodes[1]) if index == 0 else (state.nodes[0], node))
 
 

@@ -19,7 +19,7 @@ from tests.model.line.state import (
     Ask,
     Caller,
     Faults,
-    Node,
+    LineNode,
     Row,
     State,
     job_at,
@@ -57,8 +57,8 @@ class Scenario:
     past_retry: bool = False
 
 
-class World:
-    """One scenario with some rules switched off."""
+class Variant:
+    """One scenario under the protocol, or under a variant of it that lacks some rules."""
 
     def __init__(self, scenario: Scenario, off: Collection[str] = ()) -> None:
         if unknown := set(off) - set(RULES):
@@ -69,7 +69,7 @@ class World:
         self.jobs = 1 + max(job for c in scenario.callers if isinstance(c, Insert) for job, _ in c.rows)
         self.priority = tuple(int(job in scenario.less_urgent) for job in range(self.jobs))
         self.nothing_left = (None,) * (1 + max(self.priority))
-        self.blank = Node(True, 0, 0, False, 0, 0, frozenset(), self.nothing_left, None, None, 0)
+        self.blank = LineNode(True, 0, 0, False, 0, 0, frozenset(), self.nothing_left, None, None, 0)
 
     def lock(self, rule: str, mode: int) -> int:
         return mode if self.on[rule] else NO_LOCK
@@ -124,10 +124,10 @@ def acknowledge(state: State, ask: Ask, entry: bool) -> tuple[State, str | None]
     return (state._replace(entries=state.entries | {position(ask.due, ask.job)}) if entry else state), violation
 
 
-def answer(world: World, state: State, ask: Ask) -> State:
+def answer(variant: Variant, state: State, ask: Ask) -> State:
     """The request is deleted and its caller hears the verdict."""
     callers = tuple(
         Caller(ANSWERED) if caller.phase == ASKED and what == Change(*ask) else caller
-        for what, caller in zip(world.scenario.callers, state.callers, strict=True)
+        for what, caller in zip(variant.scenario.callers, state.callers, strict=True)
     )
     return state._replace(asks=state.asks - {ask}, callers=callers)

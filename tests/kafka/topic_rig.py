@@ -103,7 +103,7 @@ class BadDays(Inbox):
             raise StoreUnavailable("the store is away")
 
 
-class Rig:
+class TopicRig:
     """A SQLite store with the app `sms`, and doors that lead into it."""
 
     def __init__(self, folder: Path, servers: str | Mapping[str, Any], topic: str, dlq_topic: str | None) -> None:
@@ -197,9 +197,9 @@ class Rig:
 @asynccontextmanager
 async def rig(
     folder: Path, servers: str | Mapping[str, Any], topic: str, dlq_topic: str | None = None
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[TopicRig]:
     """A rig, closed at the end."""
-    made = Rig(folder, servers, topic, dlq_topic)
+    made = TopicRig(folder, servers, topic, dlq_topic)
     await made.open()
     try:
         yield made

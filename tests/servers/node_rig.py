@@ -15,7 +15,7 @@ from tests.waiting import until_async
 APP = "work"
 
 
-class Rig:
+class NodeRig:
     """One node with one app, whose handler notes down each delivery."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, **settings: Any) -> None:
