@@ -9,9 +9,12 @@ PYTEST := $(BIN)/python -m pytest
 SERVERS := $(BIN)/python -m tests.services
 LOCKED := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 
+# Without compiled files each process that a test starts would compile the whole package anew, and each worker the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-quick services services-stop check format soak bench lock wheel clean
+.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format soak bench lock wheel clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,9 +45,20 @@ $(VENV)/.project: $(VENV)/.packages-$(LOCKED) pyproject.toml
 demo: setup ## See jobs handed over on time
 	$(BIN)/infinite-scheduler demo
 
-test: wheel ## Run the whole suite with real servers; acceptance tests last, as they mind how busy the machine is
-	$(SERVERS) run -- $(PYTEST) -n 3 --dist worksteal tests --ignore=tests/acceptance
-	$(SERVERS) run -- $(PYTEST) -n 2 --dist loadfile tests/acceptance
+# The tests of the protocol need nothing but a processor. They have the time that the others leave, which often wait.
+PROTOCOL := tests/model tests/simulation
+BESIDE := --no-print-directory --jobs 2 --output-sync=target
+
+test: wheel ## Run the whole suite with real servers
+	@$(SERVERS) run -- $(MAKE) $(BESIDE) test-protocol test-with-servers
+
+test-protocol:
+	nice -n 10 $(PYTEST) -n 2 --dist worksteal $(PROTOCOL)
+
+# Acceptance tests come last, as they mind how busy the machine is. The plus lets what they print be seen at once.
+test-with-servers:
+	+$(PYTEST) -n 3 --dist worksteal tests --ignore=tests/acceptance $(addprefix --ignore=,$(PROTOCOL))
+	+$(PYTEST) -n 2 --dist worksteal tests/acceptance
 
 test-quick: setup ## Run the unit and contract tests that need no servers
 	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract
@@ -68,7 +82,7 @@ format: setup ## Format the code and fix what can be fixed
 
 soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
-	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 tests/model tests/simulation
+	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 $(PROTOCOL)
 
 STORES := sqlite mariadb postgres
 
@@ -98,4 +112,4 @@ wheel: setup ## Build dist/*.whl, without the network
 clean: ## Remove what was made, the virtual environment and the package cache included
 	-[ ! -x $(BIN)/python ] || $(SERVERS) remove
 	rm -rf $(VENV) .cache .services dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench examples -type d -name __pycache__ -prune -exec rm -rf {} +
