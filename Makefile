@@ -57,8 +57,8 @@ test-protocol:
 
 # Acceptance tests come last, as they mind how busy the machine is. The plus lets what they print be seen at once.
 test-with-servers:
-	+$(PYTEST) -n 3 --dist worksteal tests --ignore=tests/acceptance $(addprefix --ignore=,$(PROTOCOL))
-	+$(PYTEST) -n 2 --dist worksteal tests/acceptance
+	+$(PYTEST) -n 4 --dist worksteal tests --ignore=tests/acceptance $(addprefix --ignore=,$(PROTOCOL))
+	+$(PYTEST) -n 3 --dist worksteal tests/acceptance
 
 test-quick: setup ## Run the unit and contract tests that need no servers
 	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract

@@ -38,13 +38,11 @@ class Installation(NamedTuple):
 def install(extras: str = "") -> Installation:
     """Build the wheel and install it offline, with these extras; the same is installed once, whoever asks."""
     PLACES.mkdir(parents=True, exist_ok=True)
-    with _alone(), tempfile.TemporaryDirectory(dir=PLACES, prefix="build-") as build:
-        _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", build, str(ROOT))
-        (wheel,) = Path(build).glob("*.whl")
-        folder = PLACES / _name(wheel, extras)
+    with _alone():
+        folder = PLACES / _name(extras)
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _make(folder, f"{wheel}[{extras}]" if extras else str(wheel))
+            _make(folder, extras)
         (folder / "complete").touch()
         _remove_old(folder)
     return Installation(folder)
@@ -58,15 +56,31 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _name(wheel: Path, extras: str) -> str:
-    """The same for the same content, on the same Python, with the same packages around it."""
-    digest = hashlib.sha256(wheel.read_bytes())
-    digest.update((ROOT / "requirements.lock").read_bytes())
-    digest.update(f"{sys.version} {sys.prefix} {extras}".encode())
+def _name(extras: str) -> str:
+    """The same for the same sources, on the same Python, with the same packages around it."""
+    digest = hashlib.sha256(f"{sys.version} {sys.prefix} {extras}".encode())
+    for path in sorted(_sources()):
+        digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size} ".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _make(folder: Path, wheel: str) -> None:
+def _sources() -> Iterator[Path]:
+    """The files that the wheel, and what is installed beside it, are made from."""
+    yield from (ROOT / name for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE"))
+    for path in (ROOT / "src").rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            yield path
+
+
+def _make(folder: Path, extras: str) -> None:
+    with tempfile.TemporaryDirectory(dir=PLACES, prefix="build-") as build:
+        _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", build, str(ROOT))
+        (wheel,) = Path(build).glob("*.whl")
+        _install(folder, f"{wheel}[{extras}]" if extras else str(wheel))
+
+
+def _install(folder: Path, wheel: str) -> None:
     # As pip would do it, in a third of the time.
     uv = (str(Path(sys.executable).with_name("uv")), "--quiet", "--no-config", "--no-cache", "--offline")
     _run(*uv, "venv", "--python", sys.executable, str(folder))
