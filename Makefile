@@ -14,7 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format soak bench lock wheel clean
+.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format soak bench \
+  lock wheel clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +56,7 @@ test: wheel ## Run the whole suite with real servers
 test-protocol:
 	nice -n 10 $(PYTEST) -n 2 --dist worksteal $(PROTOCOL)
 
-# Acceptance tests come last, as they mind how busy the machine is. The plus lets what they print be seen at once.
+# Acceptance tests come last, as they mind how busy the machine is. The output of lines with a plus is not held back.
 test-with-servers:
 	+$(PYTEST) -n 4 --dist worksteal tests --ignore=tests/acceptance $(addprefix --ignore=,$(PROTOCOL))
 	+$(PYTEST) -n 3 --dist worksteal tests/acceptance
