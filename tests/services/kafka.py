@@ -54,6 +54,7 @@ class Kafka(Server):
 
     kind = "kafka"
     ask = signal.SIGTERM
+    is_copied = True
 
     @property
     def url(self) -> str:
@@ -156,6 +157,7 @@ class SafeKafka(Kafka):
     """A broker that speaks TLS only. It has two certificates, from two authorities, and shows the first."""
 
     AUTHORITIES = ("first", "second")
+    is_copied = False  # it has certificates beside its data
 
     @property
     def options(self) -> Mapping[str, str]:
