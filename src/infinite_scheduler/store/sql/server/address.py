@@ -8,8 +8,8 @@ from typing import Final, cast
 from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError
-from infinite_scheduler.store.sql.server.masking import cut, masked
-from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, read_options
+from infinite_scheduler.secrets import cut, masked
+from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, is_visible, read_options
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a connection may take to come about, where nobody says otherwise."""
@@ -89,7 +89,12 @@ def address_of(url: str) -> Address:
     try:
         return make_address(read_url(url))
     except ValueError as error:
-        raise ConfigError(f"store URL {masked(url)}: {error}") from None
+        raise ConfigError(f"store URL {shown_url(url)}: {error}") from None
+
+
+def shown_url(url: str) -> str:
+    """The URL without its secrets, for people to see."""
+    return masked(url, is_visible)
 
 
 def read_url(url: str) -> dict[str, str]:

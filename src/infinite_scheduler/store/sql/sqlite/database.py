@@ -10,9 +10,9 @@ from typing import Final, cast
 from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
+from infinite_scheduler.secrets import masked
 from infinite_scheduler.store.base import NodeInfo, Upkeep
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
-from infinite_scheduler.store.sql.server.masking import masked
 from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
