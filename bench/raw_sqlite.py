@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from infinite_scheduler.model import DAY_MS, Job, JobId, JobSpec, Status, start_of
-from infinite_scheduler.store.base import AppInfo, Scan
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted, _set
 from infinite_scheduler.store.sql.relational import KEY

@@ -25,8 +25,11 @@ from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec
 from infinite_scheduler.observe.events import Observer, nobody
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import AppInfo, Found, Query, Store, StoreLimits, Survey
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.limits import StoreLimits
+from infinite_scheduler.store.looking import Found, Query, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

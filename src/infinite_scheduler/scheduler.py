@@ -31,7 +31,8 @@ from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import NodeInfo, Store
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import NodeInfo
 
 if TYPE_CHECKING:
     from infinite_scheduler.ingest.door import TopicDoor

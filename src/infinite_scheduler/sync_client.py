@@ -8,7 +8,8 @@ from infinite_scheduler.client import Client, NewJob
 from infinite_scheduler.config import Settings
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, JobRecord
-from infinite_scheduler.store.base import AppInfo, Found, Survey
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.looking import Found, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

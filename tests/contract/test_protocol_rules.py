@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
-from infinite_scheduler.store.base import AppInfo, Page, Scan, Settlement
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.ownership import Page, Scan, Settlement
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update

@@ -23,7 +23,9 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
 

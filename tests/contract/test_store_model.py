@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Change, Job, JobSpec, Owner, Priority, Shard, Status, position, shard_of, start_of
-from infinite_scheduler.store.base import Claim, NodeInfo, Request, Scan, Settlement, Step, Verdict
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Claim, Request, Scan, Settlement, Step
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock

@@ -23,7 +23,9 @@ import pytest
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Attempt, Job, JobId, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, ShardInfo, Upkeep
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Request, Upkeep
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite import checkpoint as sqlite_checkpoint
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session

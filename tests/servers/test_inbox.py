@@ -12,8 +12,10 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import PlacesMoved, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import Query, Store, StoreLimits
+from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Source, new_letter_id
+from infinite_scheduler.store.limits import StoreLimits
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql import inbox as sql_inbox
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.statements import Statements

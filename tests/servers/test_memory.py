@@ -16,7 +16,7 @@ import re, sys
 from pathlib import Path
 from infinite_scheduler.model import start_of
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import Scan
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker

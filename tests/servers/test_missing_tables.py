@@ -8,7 +8,7 @@ from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import JobId
 from infinite_scheduler.observe.events import StoreAway, StoreBack
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.schema import SHARED, create_table
 from infinite_scheduler.store.sql.server.session import Link

@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler import Job, NewJob, Retry
 from infinite_scheduler.model import DAY_MS, JobId, Outcome, Status, moment
 from infinite_scheduler.observe.events import Event, Maintained, Swept, TaskFailed
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.store import SqlStore

@@ -7,7 +7,7 @@ import pytest
 
 from infinite_scheduler.model import JobId, JobSpec
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import AppInfo
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server.driver import Driver

@@ -17,7 +17,7 @@ import pytest
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.server import session
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker

@@ -19,8 +19,8 @@ from infinite_scheduler.cli.run import run
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.model import DAY_MS, JobSpec
 from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from tests.periods import DAY_S, await_a_whole
 from tests.services.databases import execute, kill_connections, kind_of

@@ -14,7 +14,8 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TablesKept
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import Store, StoreLimits
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.store import SqlStore

@@ -14,7 +14,9 @@ import pytest
 from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
 from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import AppInfo, Query, Upkeep
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql import door, upkeep
 from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.relational import ONCE

@@ -20,7 +20,8 @@ from infinite_scheduler.engine import answerer, holdings, lane, lease, settler, 
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard, start_of
-from infinite_scheduler.store.base import Claim, Request, Scan, Settled, ShardInfo
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.ownership import Claim, Request, Scan, Settled
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.statements import Statements

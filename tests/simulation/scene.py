@@ -17,19 +17,8 @@ from infinite_scheduler.model import (
     shard_of,
     start_of,
 )
-from infinite_scheduler.store.base import (
-    Answers,
-    AppInfo,
-    Claim,
-    Grant,
-    NodeInfo,
-    Request,
-    Scan,
-    Settled,
-    Settlement,
-    ShardInfo,
-    Step,
-)
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.door import Standing
 from infinite_scheduler.store.sql.statements import Body, NewRow, Statements

@@ -10,8 +10,10 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import NAMED, ROOM, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import NAMED, ROOM, Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 from tests.simulation.server import Transaction, Work
 

@@ -8,7 +8,8 @@ import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobId, JobSpec, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.base import AppInfo, Request, Scan, ShardInfo
+from infinite_scheduler.store.cluster import AppInfo, ShardInfo
+from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from tests.simulation.database import SimDatabase, SimSession
 from tests.simulation.server import Server, Weather

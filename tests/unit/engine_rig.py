@@ -20,7 +20,10 @@ from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, 
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import NodeInfo, Query, Upkeep, Verdict
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.store import SqlStore

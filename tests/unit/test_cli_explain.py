@@ -5,7 +5,8 @@ import pytest
 
 from infinite_scheduler.cli.explain import Explanation, NodeState, Reason, explain, node_state, silence_ms
 from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Sample, ShardInfo, Survey, View
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.looking import Survey
 
 NOW = 1_893_456_000_000  # 2030-01-01
 LEASE = 10_000

@@ -11,7 +11,7 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
-from infinite_scheduler.store.base import ROOM, Page, Scan
+from infinite_scheduler.store.ownership import ROOM, Page, Scan
 from tests.unit.engine_rig import Node, Rig, rig
 
 MIB = 1 << 20

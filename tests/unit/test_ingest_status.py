@@ -13,8 +13,8 @@ from infinite_scheduler.ingest.status import PartitionStatus, Reset, TopicStatus
 from infinite_scheduler.kafka import admin as admin_module
 from infinite_scheduler.kafka.admin import Admin, Group, Member
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Place, Source, new_letter_id
+from infinite_scheduler.store.limits import StoreLimits
 from tests.services.topics import write
 
 UTC = ZoneInfo("UTC")

@@ -8,7 +8,8 @@ from infinite_scheduler.cli.session import Session
 from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Survey
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo
+from infinite_scheduler.store.looking import Survey
 
 NONCE_SHOWN = 6
 LOOK_MS = 250

@@ -7,7 +7,8 @@ import msgspec
 
 from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
-from infinite_scheduler.store.base import NodeInfo, ShardInfo, Survey, View
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo, View
+from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
 
 PROGRAM = "infinite-scheduler"

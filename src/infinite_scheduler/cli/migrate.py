@@ -13,7 +13,8 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import AppInfo, StoreLimits
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.server.address import names_server
 from infinite_scheduler.store.sql.store import SqlStore

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.model import Job, Shard
-from infinite_scheduler.store.base import Answers, Ownership, Request, named
+from infinite_scheduler.store.ownership import Answers, Ownership, Request, named
 
 IDLE_MS = 1000
 

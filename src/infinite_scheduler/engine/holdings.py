@@ -12,7 +12,7 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import Observer, ShardsLost, ShardsTaken
-from infinite_scheduler.store.base import Grant
+from infinite_scheduler.store.ownership import Grant
 
 T = TypeVar("T")
 

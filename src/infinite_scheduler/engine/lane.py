@@ -20,7 +20,7 @@ from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
-from infinite_scheduler.store.base import NAMED, Claim, Ownership
+from infinite_scheduler.store.ownership import NAMED, Claim, Ownership
 
 STRAINED = 2 * AT_MOST
 """With so many outcomes to be settled, the lane is behind."""

@@ -13,7 +13,7 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer, PoisonFailed, SuspectsFound
 from infinite_scheduler.policy.priority import PriorityQueue
-from infinite_scheduler.store.base import ALONE, FEW, MANY
+from infinite_scheduler.store.marks import ALONE, FEW, MANY
 
 SIZES = (MANY, FEW, ALONE)
 

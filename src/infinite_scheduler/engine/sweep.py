@@ -9,7 +9,7 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.model import Job, start_of
 from infinite_scheduler.observe.events import Observer, Swept
-from infinite_scheduler.store.base import Ownership, Scan
+from infinite_scheduler.store.ownership import Ownership, Scan
 
 NEWS_MS = 5000
 """What is newer may be known to nobody yet but by a request that waits."""

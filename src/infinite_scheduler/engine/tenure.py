@@ -1,7 +1,7 @@
 """What a node holds of one shard that it owns."""
 
 from infinite_scheduler.model import Job, Priority, priority_of, start_of
-from infinite_scheduler.store.base import Grant
+from infinite_scheduler.store.ownership import Grant
 
 
 class Tenure:

@@ -8,14 +8,15 @@ from infinite_scheduler.errors import ConfigError
 
 if TYPE_CHECKING:
     from infinite_scheduler.clock import Clock
-    from infinite_scheduler.store.base import Store, StoreLimits
+    from infinite_scheduler.store.base import Store
+    from infinite_scheduler.store.limits import StoreLimits
     from infinite_scheduler.store.sql.server.driver import Driver
     from infinite_scheduler.store.sql.statements import Database
 
 
 def open_store(url: str, clock: "Clock", limits: "StoreLimits | None" = None) -> "Store":
     """The store that a URL names; it is not connected yet."""
-    from infinite_scheduler.store.base import StoreLimits
+    from infinite_scheduler.store.limits import StoreLimits
     from infinite_scheduler.store.sql.store import SqlStore
 
     limits = limits or StoreLimits()
@@ -43,7 +44,7 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
 
 def server_driver(url: str, limits: "StoreLimits | None" = None) -> "Driver":
     """The driver of the server that a URL names."""
-    from infinite_scheduler.store.base import StoreLimits
+    from infinite_scheduler.store.limits import StoreLimits
     from infinite_scheduler.store.sql.server.address import address_of
     from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
 

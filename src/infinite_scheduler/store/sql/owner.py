@@ -9,9 +9,9 @@ import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Attempt, Change, Job, Owner, Shard, Status, key_text, position, shard_of
-from infinite_scheduler.store.base import (
-    ALONE,
-    FEW,
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.marks import ALONE, FEW
+from infinite_scheduler.store.ownership import (
     ROOM,
     Answers,
     Claim,
@@ -23,7 +23,6 @@ from infinite_scheduler.store.base import (
     Scan,
     Settled,
     Settlement,
-    ShardInfo,
     Step,
 )
 from infinite_scheduler.store.sql import door

@@ -6,25 +6,23 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.base import (
+from infinite_scheduler.store.cluster import NodeInfo, Sample, View
+from infinite_scheduler.store.limits import StoreLimits
+from infinite_scheduler.store.ownership import (
     NAMED,
     ROOM,
     Answers,
     Claim,
     Grant,
-    NodeInfo,
     Ownership,
     Page,
     Request,
     Running,
-    Sample,
     Scan,
     Settled,
     Settlement,
     Step,
-    StoreLimits,
     Upkeep,
-    View,
 )
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.statements import Database, Session, Statements

@@ -5,7 +5,7 @@ from typing import Final
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import JobSpec
-from infinite_scheduler.store.base import AppInfo
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.sql.batch import HasTable, can_be_made
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.tables import span_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
-from infinite_scheduler.store.base import NAMED, Request
+from infinite_scheduler.store.ownership import NAMED, Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, places
 from infinite_scheduler.store.sql.inbox_rows import InboxRows

@@ -11,8 +11,10 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
-from infinite_scheduler.store.base import NAMED, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import NAMED, Request, Scan, Upkeep
 
 T = TypeVar("T")
 

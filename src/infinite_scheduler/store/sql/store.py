@@ -28,19 +28,12 @@ from infinite_scheduler.model import (
     check_app_name,
     key_text,
 )
-from infinite_scheduler.store.base import (
-    AppInfo,
-    Found,
-    Holder,
-    NodeInfo,
-    Poke,
-    Query,
-    Store,
-    StoreLimits,
-    Survey,
-    Verdict,
-    View,
-)
+from infinite_scheduler.store.accepting import Holder, Verdict
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, View
+from infinite_scheduler.store.limits import StoreLimits
+from infinite_scheduler.store.looking import Found, Query, Survey
+from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.door import Ask, Standing

@@ -6,7 +6,8 @@ from typing import Final, TypeVar, cast
 
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import DAY_MS, start_of
-from infinite_scheduler.store.base import AppInfo, Upkeep
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.rows import in_chunks
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.tables import later_table, span_of

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
-from infinite_scheduler.store.base import ROOM, NodeInfo
+from infinite_scheduler.store.cluster import NodeInfo
 from infinite_scheduler.store.inbox import LetterState
+from infinite_scheduler.store.ownership import ROOM
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING

@@ -2,7 +2,8 @@
 
 from infinite_scheduler.errors import KeyConflict, StoreMismatch, UnknownApp
 from infinite_scheduler.model import DAY_MS, JobId, JobSpec, Priority, Status
-from infinite_scheduler.store.base import Holder, Query
+from infinite_scheduler.store.accepting import Holder
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
 
 

@@ -12,21 +12,10 @@ import pytest_asyncio
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, Owner, Shard, Status, start_of
-from infinite_scheduler.store.base import (
-    ROOM,
-    Answers,
-    Claim,
-    Grant,
-    NodeInfo,
-    Request,
-    Scan,
-    Settled,
-    Settlement,
-    ShardInfo,
-    Step,
-    Store,
-    Verdict,
-)
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import ROOM, Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.testing.clock import ManualClock
 
 APP: Final = "mail"

@@ -8,7 +8,7 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, PlacesMoved, SchedulerError, UnknownApp, UnknownLetter
 from infinite_scheduler.model import DAY_MS, Accepted, JobSpec
-from infinite_scheduler.store.base import Query, Store
+from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import (
     DeadLetter,
     Inbox,
@@ -20,6 +20,7 @@ from infinite_scheduler.store.inbox import (
     Source,
     new_letter_id,
 )
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys, refused
 
 SOURCE: Final = Source("door", "jobs", 0)

@@ -2,7 +2,8 @@
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import DAY_MS, Accepted, Change, JobId, Status
-from infinite_scheduler.store.base import Query, Store
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, counts, refused
 
 

@@ -2,7 +2,8 @@
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import Shard, Status
-from infinite_scheduler.store.base import ALONE, FEW, MANY, Claim
+from infinite_scheduler.store.marks import ALONE, FEW, MANY
+from infinite_scheduler.store.ownership import Claim
 from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, keys, refused
 
 WIDE = "wide"

@@ -3,7 +3,7 @@
 import pytest
 
 from infinite_scheduler.model import Attempt, Job, Status
-from infinite_scheduler.store.base import Running
+from infinite_scheduler.store.ownership import Running
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Node, Promises, counts, keys
 
 

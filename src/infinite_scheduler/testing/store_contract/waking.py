@@ -3,7 +3,7 @@
 import pytest
 
 from infinite_scheduler.model import Change, Priority, Shard, Status
-from infinite_scheduler.store.base import named
+from infinite_scheduler.store.ownership import named
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE
 

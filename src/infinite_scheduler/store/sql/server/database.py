@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.server.driver import Driver
 from infinite_scheduler.store.sql.server.session import Link, ServerSession, SharedSession, end
 from infinite_scheduler.store.sql.server.tables import TableMaker

@@ -11,7 +11,7 @@ import msgspec
 
 from infinite_scheduler.errors import SchedulerError, StoreUnavailable
 from infinite_scheduler.secrets import HIDDEN, without_secrets
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.server.address import shown_url
 from infinite_scheduler.store.sql.server.patience import Patience

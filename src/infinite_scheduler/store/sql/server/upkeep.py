@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from infinite_scheduler.store.base import AppInfo
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Session
 from infinite_scheduler.store.sql.tables import span_of

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.secrets import masked
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
 from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
