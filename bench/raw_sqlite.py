@@ -158,7 +158,9 @@ async def scanned(session: Session) -> list[Job]:
     found: list[Job] = []
     start: bytes | None = start_of(START)
     while start is not None:
-        scan = Scan(app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE)
+        scan = Scan(
+            app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE, room=8 << 20
+        )
         page, start = await session.read(lambda tx, scan=scan: tx.scan_rows(scan))  # type: ignore[misc]
         found += page
     return found

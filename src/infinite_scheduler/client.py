@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 Moment = datetime | str | int
 """An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
+
+
+PATIENCE_MS: Final = 15_000
+"""How long the owner of a job is asked to decide on a change."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +234,9 @@ class Client:
         self, change: Change, job_id: str, *, due_ms: int | None = None, app: str | None = None
     ) -> JobRecord:
         self._opened()
-        verdict = await self._store.change(change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app)
+        verdict = await self._store.change(
+            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, patience_ms=PATIENCE_MS
+        )
         if not verdict.granted:
             word = "handed over" if verdict.record.status is Status.PENDING else str(verdict.record.status)
             raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")

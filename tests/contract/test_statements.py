@@ -54,6 +54,7 @@ def finished(job: Job, status: Status = Status.DONE) -> Update:
 
 def scan_of(start_ms: int = 0, end_ms: int = NOW + 400 * DAY_MS, **wanted: object) -> Scan:
     known: dict[str, object] = {"app": SMS, "shards": ALL, "start": start_of(start_ms), "end": start_of(end_ms)}
+    known |= {"limit": 1000, "room": 8 << 20}
     return Scan(**{**known, **wanted})  # type: ignore[arg-type]
 
 
@@ -85,6 +86,7 @@ async def scan_all_rows(session: Session, wanted: Scan) -> list[Job]:
             end=wanted.end,
             priority=wanted.priority,
             limit=wanted.limit,
+            room=8 << 20,
         )
         jobs, following = await session.read(lambda tx, page=page: tx.scan_rows(page))  # type: ignore[misc]
         assert len(jobs) <= wanted.limit
@@ -106,6 +108,7 @@ async def scan_all_entries(session: Session, wanted: Scan) -> list[tuple[bytes, 
             end=wanted.end,
             priority=wanted.priority,
             limit=wanted.limit,
+            room=8 << 20,
         )
         entries, following = await session.read(lambda tx, page=page: tx.scan_entries(page))  # type: ignore[misc]
         assert all(start <= place < (following or wanted.end) for place, _ in entries)
@@ -526,7 +529,7 @@ class StatementsContract:
         await session.write(lambda tx: tx.insert_requests([wake, wish, other]))
 
         async def read(*shards: Shard) -> list[Request]:
-            return sorted(await session.read(lambda tx: tx.read_requests(shards)), key=lambda request: request.id)
+            return sorted(await session.read(lambda tx: tx.read_requests(shards, 1000)), key=lambda request: request.id)
 
         assert await read(Shard(SMS, 0), Shard(SMS, 1)) == [wake]
         assert await read(Shard(SMS, 1), Shard(SMS, 2), Shard(MAIL, 1)) == [wish, other, wake]

@@ -957,7 +957,7 @@ class TestUpkeep:
         await session.write(lambda tx: tx.write_verdicts({b"b" * 16: True}, NOW - 1000))
         await maintained(database)
         assert await session.read(lambda tx: tx.read_verdicts([b"a" * 16, b"b" * 16])) == {b"b" * 16: True}
-        assert await session.read(lambda tx: tx.read_requests([wake.shard])) == [wake]
+        assert await session.read(lambda tx: tx.read_requests([wake.shard], 1000)) == [wake]
 
     async def test_counters_of_past_days_are_added_up(
         self, database: SqliteDatabase, session: Session, path: Path

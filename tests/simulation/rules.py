@@ -209,7 +209,14 @@ def line_before_scan(patch: pytest.MonkeyPatch) -> None:
         steps = [step for of in self._windows.values() for step in of.next_steps(self._clock.wall_ms())]
         for step in steps:
             end, app = self.holdings.tenures[step.shard].end, step.shard.app
-            wanted = Scan(app=app, shards=frozenset({step.shard.number}), start=end, end=start_of(step.line_ms))
+            wanted = Scan(
+                app=app,
+                shards=frozenset({step.shard.number}),
+                start=end,
+                end=start_of(step.line_ms),
+                limit=1000,
+                room=8 << 20,
+            )
             found += (await self._ownership.scan(wanted)).jobs
         moved = await advance(self)
         for step in steps:

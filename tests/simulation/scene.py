@@ -95,11 +95,11 @@ def takes(
 
 
 def releases() -> Body[None]:
-    return lambda tx: owner.release(tx, {SHARD: OLD}, {SHARD: LOW})
+    return lambda tx: owner.release(tx, {SHARD: OLD}, {SHARD: LOW}, {})
 
 
 def reloads() -> Body[Sequence[Grant]]:
-    return lambda tx: owner.reload(tx, {SHARD: OLD}, ())
+    return lambda tx: owner.reload(tx, {SHARD: OLD}, (), {})
 
 
 def advances(line_ms: int, low_ms: int = LOW) -> Body[frozenset[Shard]]:
@@ -108,7 +108,7 @@ def advances(line_ms: int, low_ms: int = LOW) -> Body[frozenset[Shard]]:
 
 def answers(requests: Sequence[Request], by: Owner = OLD) -> Body[Answers]:
     owners = {SHARD: by} | {request.shard: by for request in requests}
-    return lambda tx: owner.answer(tx, owners, requests, (), NOW)
+    return lambda tx: owner.answer(tx, owners, requests, (), NOW, 8 << 20)
 
 
 def settles(*outcomes: Settlement, exclusive: bool = False) -> Body[Settled | None]:
@@ -133,7 +133,7 @@ def renews(beat: int) -> Body[None]:
 
 
 def requests_of(stage: Stage) -> Sequence[Request]:
-    return stage.look(lambda tx: tx.read_requests([SHARD, OTHER]))
+    return stage.look(lambda tx: tx.read_requests([SHARD, OTHER], 1000))
 
 
 def named(stage: Stage) -> set[bytes]:
@@ -155,7 +155,9 @@ def scanned(stage: Stage, start_ms: int, end_ms: int, shard: Shard = SHARD) -> d
     found: dict[bytes, Job] = {}
     start: bytes | None = start_of(start_ms)
     while start is not None:
-        wanted = Scan(app=APP, shards=frozenset({shard.number}), start=start, end=start_of(end_ms))
+        wanted = Scan(
+            app=APP, shards=frozenset({shard.number}), start=start, end=start_of(end_ms), limit=1000, room=8 << 20
+        )
         page = stage.look(lambda tx, wanted=wanted: owner.scan(tx, wanted))  # type: ignore[misc]
         found |= {job.key: job for job in page.jobs}
         start = page.next

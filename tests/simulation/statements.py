@@ -13,7 +13,7 @@ from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Stat
 from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.store.ownership import NAMED, ROOM, Request, Scan, named
+from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 from tests.simulation.server import Transaction, Work
 
@@ -179,7 +179,7 @@ class SimStatements(Statements):
             yield from self.transaction.insert("requests", request.id, request)
 
     @reads
-    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         found = [request for request in self.transaction.rows("requests").values() if request.shard in shards]
         if len(found) > 1:
             self.transaction.server.world.rng.shuffle(found)
@@ -400,10 +400,14 @@ def fresh(record: JobRecord) -> JobRecord:
     return msgspec.structs.replace(record, job=copy(record.job))
 
 
+HEAVY = 8 << 20
+"""Bytes: as much as is read at a time."""
+
+
 def head(record: JobRecord, *, heavy: bool) -> Head:
     """The row without what it carries; a heavy one leaves no room for others."""
     job = record.job
-    size = ROOM if heavy else len(job.payload)
+    size = HEAVY if heavy else len(job.payload)
     return Head(key=job.key, due_ms=job.due_ms, attempt=job.attempt, status=record.status, size=size)
 
 

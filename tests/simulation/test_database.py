@@ -82,7 +82,9 @@ def retried(row: NewRow, due_ms: int, attempt: int = 1) -> Update:
 
 
 def everything(tx: Statements) -> Sequence[bytes]:
-    scan = Scan(app=APP, shards=frozenset({0, 1}), start=start_of(0), end=start_of(EPOCH_MS * 2))
+    scan = Scan(
+        app=APP, shards=frozenset({0, 1}), start=start_of(0), end=start_of(EPOCH_MS * 2), limit=1000, room=8 << 20
+    )
     rows, end = tx.scan_rows(scan)
     while end is not None:
         more, end = tx.scan_rows(msgspec.structs.replace(scan, start=end))
@@ -273,7 +275,9 @@ def test_an_entry_leads_a_scan_to_its_row(bench: Bench) -> None:
         tx.insert_entries(APP, [(position(row.key, due_ms), row.key)] * 2)
 
     bench.do("one", move)
-    scan = Scan(app=APP, shards=frozenset({0}), start=start_of(due_ms), end=start_of(due_ms + 1))
+    scan = Scan(
+        app=APP, shards=frozenset({0}), start=start_of(due_ms), end=start_of(due_ms + 1), limit=1000, room=8 << 20
+    )
     entries, end = bench.do("two", lambda tx: tx.scan_entries(scan))  # type: ignore[misc]
     assert [(at, job.due_ms) for at, job in entries] == [(position(row.key, due_ms), due_ms)]  # type: ignore[has-type]
     assert end is None  # type: ignore[has-type]

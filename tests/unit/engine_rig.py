@@ -361,7 +361,9 @@ class Rig:
 
     def change(self, change: Change, accepted: Accepted, **options: Any) -> "asyncio.Task[Verdict]":
         """Ask for a change from another process."""
-        return asyncio.ensure_future(self.client.change(change, accepted.key, app=APP, **options))
+        return asyncio.ensure_future(
+            self.client.change(change, accepted.key, app=APP, **{"patience_ms": 15_000, **options})
+        )
 
     def delivered(self, app: str = APP) -> list[bytes]:
         return [d.job.key for d in self.deliveries if d.job.app == app]

@@ -14,13 +14,14 @@ from infinite_scheduler.engine.absence import Absence
 from infinite_scheduler.engine.answerer import Answerer
 from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.engine.judge import describe
+from infinite_scheduler.engine.quarantine import LIFTED
 from infinite_scheduler.engine.settler import AT_MOST, Settler
 from infinite_scheduler.engine.sweep import Sweep
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
-from infinite_scheduler.store.ownership import NAMED, Claim, Ownership
+from infinite_scheduler.store.ownership import Claim, Ownership
 
 STRAINED = 2 * AT_MOST
 """With so many outcomes to be settled, the lane is behind."""
@@ -35,7 +36,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_poll_ms: int = 50
     sweep_ms: int = 60_000
     shown_ms: int = 1000
-    answer_at_most: int = NAMED  # jobs named by requests in one transaction; payloads are read as far as there is room
+    answer_at_most: int = 1000  # jobs named by requests in one transaction; payloads are read as far as there is room
 
 
 class Lane:
@@ -213,7 +214,7 @@ class Lane:
             return False
         owners = {shard: tenure.owner for shard, tenure in doubted.items()}
         handed_over = {key for tenure in doubted.values() for key in tenure.out}
-        grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over)}
+        grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over, LIFTED)}
         why = next(iter(doubted.values())).doubt or ""
         for shard, tenure in doubted.items():
             if shard in grants:
@@ -243,7 +244,7 @@ class Lane:
         now_ms = self._clock.wall_ms()
         owners = {t.shard: t.owner for t in empty}
         low_ms = {t.shard: self._windows[t.shard.app].low_of(t, now_ms) for t in empty}
-        await self.holdings.written(owners, self._ownership.release(owners, low_ms))
+        await self.holdings.written(owners, self._ownership.release(owners, low_ms, LIFTED))
         for tenure in empty:
             self.holdings.leave(tenure)
         self._tell(ShardsReleased(shards=list(owners)))

@@ -53,7 +53,7 @@ class Accepting(ABC):
         *,
         due_ms: int | None = None,
         app: str | None = None,
-        patience_ms: int = 15_000,
+        patience_ms: int,
     ) -> Verdict:
         """Cancel, reschedule, run now or retry one job. Durable on return.
 

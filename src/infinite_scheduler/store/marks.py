@@ -5,11 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from infinite_scheduler.model import Job, Owner, Shard
 
-MANY, FEW, ALONE = 1000, 30, 1
-"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
-
-A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
-"""
+Lifted = Mapping[int, int]
+"""What marks say less from now on: size → size. A job that was not fired must not be charged with its window."""
 
 
 class Marks(ABC):

@@ -7,14 +7,7 @@ import msgspec
 
 from infinite_scheduler.model import Change, Job, Owner, Priority, Shard, Status
 from infinite_scheduler.store.cluster import View
-from infinite_scheduler.store.marks import Marks
-
-ROOM = 8 << 20
-"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
-
-
-NAMED = 1000
-"""Requests are read until they name so many jobs: a flood of them is answered a page at a time."""
+from infinite_scheduler.store.marks import Lifted, Marks
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +46,9 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     shards: frozenset[int]
     start: bytes
     end: bytes
+    limit: int  # jobs, at most
+    room: int  # bytes of payload after which no more rows are read, nor entries; one of each at least
     priority: Priority | None = None
-    limit: int = 1000
-    room: int = ROOM  # bytes of payload after which no more rows are read, nor entries; one of each at least
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,17 +167,16 @@ class Ownership(Marks):
         """Own these shards, as far as they still are as they were seen; the epoch grows by one."""
 
     @abstractmethod
-    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
-        """Give shards up in good order: nothing of them is in flight.
-
-        A job that was marked to be fired alone is one of a FEW suspects again.
-        """
+    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
+        """Give shards up in good order: nothing of them is in flight, so all marks in `lifted` are."""
 
     @abstractmethod
-    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
+    async def reload(
+        self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes], lifted: Lifted
+    ) -> Sequence[Grant]:
         """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned.
 
-        A job that was marked to be fired alone and is not handed over is one of a FEW suspects again.
+        The marks in `lifted` are, of jobs that are not handed over.
         """
 
     @abstractmethod
@@ -196,7 +188,7 @@ class Ownership(Marks):
         """Read pending jobs by position in one fresh snapshot, rows and entries."""
 
     @abstractmethod
-    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
+    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
 
         They come in any order, and reading them changes nothing: who wants more consumes these first.
@@ -210,7 +202,7 @@ class Ownership(Marks):
         owners: Mapping[Shard, Owner],
         requests: Sequence[Request],
         handed_over: Collection[bytes],
-        room: int = ROOM,
+        room: int,
     ) -> Answers:
         """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over.
 

@@ -8,9 +8,8 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.store.cluster import NodeInfo, Sample, View
 from infinite_scheduler.store.limits import StoreLimits
+from infinite_scheduler.store.marks import Lifted
 from infinite_scheduler.store.ownership import (
-    NAMED,
-    ROOM,
     Answers,
     Claim,
     Grant,
@@ -94,12 +93,14 @@ class SqlOwnership(Ownership):
         self.mine |= {grant.shard for grant in grants}
         return grants
 
-    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
+    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
         self.mine -= owners.keys()
-        await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms))
+        await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms, lifted))
 
-    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
-        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners, handed_over))
+    async def reload(
+        self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes], lifted: Lifted
+    ) -> Sequence[Grant]:
+        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners, handed_over, lifted))
         self.mine -= owners.keys() - {grant.shard for grant in grants}
         return grants
 
@@ -110,7 +111,7 @@ class SqlOwnership(Ownership):
         lane = self._sessions[min(scan.shards) % self.lanes]
         return await lane.read(lambda tx: owner.scan(tx, scan))
 
-    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
+    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         lane = self._lane(shards)
         if await lane.changed() or poked:
             return await lane.read(lambda tx: tx.read_requests(shards, limit))
@@ -121,7 +122,7 @@ class SqlOwnership(Ownership):
         owners: Mapping[Shard, Owner],
         requests: Sequence[Request],
         handed_over: Collection[bytes],
-        room: int = ROOM,
+        room: int,
     ) -> Answers:
         now_ms = self._clock.wall_ms()
         answers = await self._lane(owners).write(

@@ -14,7 +14,7 @@ from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, St
 from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.store.ownership import NAMED, Request, Scan, Upkeep
+from infinite_scheduler.store.ownership import Request, Scan, Upkeep
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Statements(ABC):
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
 
     @abstractmethod
-    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         """Requests for these shards, in any order, up to the one by which they name `limit` jobs."""
 
     @abstractmethod

@@ -171,7 +171,7 @@ class SqlStore(Store):
         *,
         due_ms: int | None = None,
         app: str | None = None,
-        patience_ms: int = 15_000,
+        patience_ms: int,
     ) -> Verdict:
         app = app or await self._locate(key)
         now_ms = self._clock.wall_ms()

@@ -15,12 +15,20 @@ from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, 
 from infinite_scheduler.store.accepting import Verdict
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
-from infinite_scheduler.store.ownership import ROOM, Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
+from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.testing.clock import ManualClock
 
 APP: Final = "mail"
 SHARD: Final = Shard(APP, 0)
 """The app that most tests use; it has this one shard."""
+
+PAGE: Final = 1000
+ROOM: Final = 8 << 20
+"""How many jobs, and how many bytes of them, are read at a time."""
+
+MANY, FEW, ALONE = 1000, 30, 1
+LIFTED: Final = {ALONE: FEW}
+"""Sizes of windows in which suspects are fired, and which of them is lifted. A store does not care what they mean."""
 
 PATIENCE_S: Final = 10.0
 """How long, in real time, something is waited for that must happen by itself."""
@@ -110,8 +118,11 @@ class Bench:
 
     def change(self, change: Change, accepted: Accepted, *, store: Store | None = None, **options: Any) -> "Wish":
         """Ask for a change, and go on without waiting for the verdict."""
-        call = (store or self.store).change(change, accepted.key, **options)
-        return asyncio.create_task(call)
+        return asyncio.create_task(self.changed(change, accepted.key, store=store, **options))
+
+    async def changed(self, change: Change, key: bytes, *, store: Store | None = None, **options: Any) -> Verdict:
+        """Ask for a change, and wait for the verdict."""
+        return await (store or self.store).change(change, key, **{"patience_ms": 15_000, **options})
 
     async def passing(self, ms: int) -> None:
         """Let time pass slowly, so that tasks and threads can follow."""
@@ -168,7 +179,7 @@ class Node:
 
     async def release(self, low_ms: int | None = None) -> None:
         low = self._bench.now if low_ms is None else low_ms
-        await self.ownership.release(self.owners, dict.fromkeys(self.owners, low))
+        await self.ownership.release(self.owners, dict.fromkeys(self.owners, low), LIFTED)
 
     async def advance(self, line_ms: int, low_ms: int | None = None, shard: Shard = SHARD) -> frozenset[Shard]:
         low = self._bench.now if low_ms is None else low_ms
@@ -183,7 +194,7 @@ class Node:
         scan = Scan(
             start=start_of(start_ms or 0),
             end=start_of((1 << 48) - 1 if end_ms is None else end_ms),
-            **{"app": APP, "shards": frozenset({0}), **options},
+            **{"app": APP, "shards": frozenset({0}), "limit": PAGE, "room": ROOM, **options},
         )
         pages = []
         while True:
@@ -195,7 +206,7 @@ class Node:
             scan = Scan(**{name: getattr(scan, name) for name in scan.__struct_fields__} | {"start": page.next})
 
     async def requests(self, shard: Shard = SHARD) -> Sequence[Request]:
-        return await self.ownership.requests([shard], poked=True)
+        return await self.ownership.requests([shard], poked=True, limit=PAGE)
 
     async def asked(self, change: Change | None = None) -> Sequence[Request]:
         """The requests, as soon as there is one."""

@@ -17,7 +17,7 @@ class Changing(Promises):
     async def test_a_cancel_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(30_000)
-        verdict = await bench.store.change(Change.CANCEL, accepted.key)
+        verdict = await bench.changed(Change.CANCEL, accepted.key)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         assert verdict.record.finished_ms == bench.now
         assert not await owner.requests()
@@ -26,7 +26,7 @@ class Changing(Promises):
     async def test_a_reschedule_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
         assert verdict.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now + 90_000, bench.now + 90_000, 1)
@@ -35,7 +35,7 @@ class Changing(Promises):
     async def test_a_reschedule_to_before_the_line_wakes_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(MINUTE_MS)
-        assert (await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 1000)).granted
+        assert (await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 1000)).granted
         answers = await owner.answer(await owner.requests())
         assert [(job.key, job.due_ms) for job in answers.woken] == [(accepted.key, bench.now + 1000)]
         assert (await bench.shard()).low_ms <= bench.now + 1000
@@ -60,7 +60,7 @@ class Changing(Promises):
     async def test_the_line_itself_is_the_first_moment_that_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         before, at = await bench.add(29_999, 30_000)
-        assert (await bench.store.change(Change.CANCEL, at.key)).granted
+        assert (await bench.changed(Change.CANCEL, at.key)).granted
         wish = bench.change(Change.CANCEL, before)
         (request,) = await owner.asked(Change.CANCEL)
         assert request.keys == (before.key,)
@@ -157,9 +157,9 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         moved, cancelled = await bench.add(1000, 2000)
         await owner.release(bench.now)
-        verdict = await bench.store.change(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
+        verdict = await bench.changed(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
         assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now + 9000)
-        verdict = await bench.store.change(Change.CANCEL, cancelled.key)
+        verdict = await bench.changed(Change.CANCEL, cancelled.key)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         successor = await bench.owner("n2")
         found = await successor.scan(bench.now, bench.now + 30_000)
@@ -171,7 +171,7 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         far, near = await bench.add(MINUTE_MS, 1000)
         for delay in (70_000, 50_000, 65_000):
-            await bench.store.change(Change.RESCHEDULE, far.key, due_ms=bench.now + delay)
+            await bench.changed(Change.RESCHEDULE, far.key, due_ms=bench.now + delay)
         for delay in (9000, 5000, 7000):
             wish = bench.change(Change.RESCHEDULE, near, due_ms=bench.now + delay)
             await owner.answer(await owner.asked(Change.RESCHEDULE))
@@ -194,7 +194,7 @@ class Changing(Promises):
 
     async def test_run_now_keeps_the_scheduled_time(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RUN_NOW, accepted.key)
+        verdict = await bench.changed(Change.RUN_NOW, accepted.key)
         assert verdict.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now, accepted.due_ms, 1)
@@ -202,38 +202,38 @@ class Changing(Promises):
     async def test_run_now_of_a_due_job_is_granted_and_changes_nothing(self, bench: Bench) -> None:
         (accepted,) = await bench.add(0)
         before = await bench.record(accepted)
-        assert (await bench.store.change(Change.RUN_NOW, accepted.key)).granted
+        assert (await bench.changed(Change.RUN_NOW, accepted.key)).granted
         assert await bench.record(accepted) == before
 
     async def test_a_reschedule_into_the_past_means_now(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
         assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now)
 
     async def test_a_job_cancelled_twice_is_granted_twice(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
         for _ in range(2):
-            assert (await bench.store.change(Change.CANCEL, accepted.key)).granted
+            assert (await bench.changed(Change.CANCEL, accepted.key)).granted
         assert counts((await bench.store.survey()).counts) == {"accepted": 1, "cancelled": 1}
 
     @pytest.mark.parametrize("status", [Status.DONE, Status.FAILED, Status.EXPIRED])
     @pytest.mark.parametrize("change", [Change.CANCEL, Change.RESCHEDULE, Change.RUN_NOW])
     async def test_a_change_of_a_settled_job_is_too_late(self, bench: Bench, change: Change, status: Status) -> None:
         accepted = await self._settled(bench, status)
-        verdict = await bench.store.change(change, accepted.key, due_ms=bench.now + 5000)
+        verdict = await bench.changed(change, accepted.key, due_ms=bench.now + 5000)
         assert (verdict.granted, verdict.record.status) == (False, status)
 
     async def test_a_reschedule_of_a_cancelled_job_is_too_late(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        await bench.store.change(Change.CANCEL, accepted.key)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
+        await bench.changed(Change.CANCEL, accepted.key)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
         assert (verdict.granted, verdict.record.status) == (False, Status.CANCELLED)
 
     @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED])
     async def test_a_retry_by_hand_goes_on_counting(self, bench: Bench, status: Status) -> None:
         accepted = await self._settled(bench, status)
         bench.clock.advance(5000)
-        verdict = await bench.store.change(Change.RETRY, accepted.key)
+        verdict = await bench.changed(Change.RETRY, accepted.key)
         assert verdict.granted
         record = await bench.record(accepted)
         assert (record.status, record.job.attempt, record.job.due_ms) == (Status.PENDING, 2, bench.now)
@@ -244,36 +244,36 @@ class Changing(Promises):
     async def test_a_retry_by_hand_before_the_line_wakes_the_owner(self, bench: Bench) -> None:
         accepted = await self._settled(bench, Status.FAILED)
         successor = await bench.owner("n2", line_in_ms=30_000)
-        assert (await bench.store.change(Change.RETRY, accepted.key)).granted
+        assert (await bench.changed(Change.RETRY, accepted.key)).granted
         answers = await successor.answer(await successor.requests())
         assert [(job.key, job.attempt) for job in answers.woken] == [(accepted.key, 2)]
 
     async def test_a_cancelled_job_can_be_tried_again(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        await bench.store.change(Change.CANCEL, accepted.key)
-        assert (await bench.store.change(Change.RETRY, accepted.key)).granted
+        await bench.changed(Change.CANCEL, accepted.key)
+        assert (await bench.changed(Change.RETRY, accepted.key)).granted
         owner = await bench.owner()
         assert keys(await owner.scan()) == [accepted.key]
 
     async def test_a_retry_of_a_job_that_waits_or_is_done_is_refused(self, bench: Bench) -> None:
         (pending,) = await bench.add(MINUTE_MS)
         with refused(InvalidRequest, pending.id, "pending"):
-            await bench.store.change(Change.RETRY, pending.key)
+            await bench.changed(Change.RETRY, pending.key)
         done = await self._settled(bench, Status.DONE)
         with refused(InvalidRequest, done.id, "done"):
-            await bench.store.change(Change.RETRY, done.key)
+            await bench.changed(Change.RETRY, done.key)
         assert (await bench.record(done)).status is Status.DONE
 
     @pytest.mark.parametrize("app", [APP, None])
     async def test_a_change_of_an_unknown_job_is_refused(self, bench: Bench, app: str | None) -> None:
         key = JobId.make(bench.now + 1000, 0, 1)
         with refused(UnknownJob, str(key)):
-            await bench.store.change(Change.CANCEL, key, app=app)
+            await bench.changed(Change.CANCEL, key, app=app)
 
     async def test_a_job_of_any_app_can_be_changed_by_its_id_alone(self, bench: Bench) -> None:
         await bench.store.register("sms", 2)
         (accepted,) = await bench.add(MINUTE_MS, app="sms")
-        assert (await bench.store.change(Change.CANCEL, accepted.key)).granted
+        assert (await bench.changed(Change.CANCEL, accepted.key)).granted
 
     async def _settled(self, bench: Bench, status: Status) -> Accepted:
         (accepted,) = await bench.add(0)

@@ -59,7 +59,7 @@ class Looking(Promises):
         await owner.settle(
             owner.ended(await bench.job(done)), owner.ended(await bench.job(failed), Status.FAILED, error="no")
         )
-        await bench.store.change(Change.CANCEL, cancelled.key)
+        await bench.changed(Change.CANCEL, cancelled.key)
         for status, a in zip(
             (Status.PENDING, Status.DONE, Status.FAILED, Status.CANCELLED),
             (pending, done, failed, cancelled),
@@ -105,7 +105,7 @@ class Looking(Promises):
         elsewhere = await bench.process()
         await bench.add(1000, 2000)
         (third,) = await elsewhere.add([bench.spec(3000)])
-        await elsewhere.change(Change.CANCEL, third.key)
+        await elsewhere.change(Change.CANCEL, third.key, patience_ms=15_000)
         await bench.add(1000, idempotency_key="k")
         await bench.add(1000, idempotency_key="k")
         assert counts((await bench.store.survey()).counts) == {"accepted": 4, "cancelled": 1}
@@ -114,7 +114,7 @@ class Looking(Promises):
 
     async def test_maintenance_never_touches_what_waits(self, bench: Bench) -> None:
         accepted = await bench.add(1000, DAY_MS, 20 * DAY_MS, 100 * DAY_MS)
-        await bench.store.change(Change.RESCHEDULE, accepted[0].key, due_ms=bench.now + 60 * DAY_MS)
+        await bench.changed(Change.RESCHEDULE, accepted[0].key, due_ms=bench.now + 60 * DAY_MS)
         node = await bench.node()
         bench.clock.advance(50 * DAY_MS)
         for _ in range(5):

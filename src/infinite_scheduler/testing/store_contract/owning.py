@@ -2,9 +2,19 @@
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import Shard, Status
-from infinite_scheduler.store.marks import ALONE, FEW, MANY
 from infinite_scheduler.store.ownership import Claim
-from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, keys, refused
+from infinite_scheduler.testing.store_contract.bench import (
+    ALONE,
+    APP,
+    FEW,
+    LIFTED,
+    MANY,
+    SHARD,
+    Bench,
+    Promises,
+    keys,
+    refused,
+)
 
 WIDE = "wide"
 FOUR = tuple(Shard(WIDE, number) for number in range(4))
@@ -178,7 +188,7 @@ class Owning(Promises):
     async def test_reload_keeps_the_reign_and_says_where_it_stands(self, bench: Bench) -> None:
         owner = await bench.owner()
         await owner.advance(bench.now + 30_000, bench.now - 5)
-        (grant,) = await owner.ownership.reload(owner.owners, ())
+        (grant,) = await owner.ownership.reload(owner.owners, (), LIFTED)
         assert (grant.shard, grant.owner) == (SHARD, owner.owners[SHARD])
         assert (grant.line_ms, grant.low_ms, grant.unclean) == (bench.now + 30_000, bench.now - 5, False)
         assert (await bench.shard()).owner == grant.owner
@@ -188,7 +198,7 @@ class Owning(Promises):
         first, second = await bench.node("n1", apps=(WIDE,)), await bench.node("n2", apps=(WIDE,))
         await first.take(FOUR[0], FOUR[2])
         await second.take(FOUR[2])
-        grants = await first.ownership.reload(first.owners, ())
+        grants = await first.ownership.reload(first.owners, (), LIFTED)
         assert [grant.shard for grant in grants] == [FOUR[0]]
 
     # Advancing
@@ -254,7 +264,7 @@ class Owning(Promises):
     async def test_a_node_that_lost_a_shard_reloads_nothing_there(self, bench: Bench) -> None:
         former = await bench.owner("n1")
         await bench.owner("n2")
-        assert not await former.ownership.reload(former.owners, ())
+        assert not await former.ownership.reload(former.owners, (), LIFTED)
 
     async def test_the_loss_of_one_shard_leaves_the_others_recorded(self, bench: Bench) -> None:
         await bench.store.register(WIDE, 4)
@@ -291,7 +301,7 @@ class Owning(Promises):
         await owner.ownership.mark(owner.owners, [other], MANY)
         for job in (held, handed_over):
             await owner.ownership.mark(owner.owners, [job], ALONE)
-        (grant,) = await owner.ownership.reload(owner.owners, {handed_over.key})
+        (grant,) = await owner.ownership.reload(owner.owners, {handed_over.key}, LIFTED)
         assert dict(grant.suspects) == {held.key: FEW, handed_over.key: ALONE, other.key: MANY}
 
     async def test_a_release_lifts_the_mark_of_a_job_that_was_to_be_alone(self, bench: Bench) -> None:
@@ -312,7 +322,7 @@ class Owning(Promises):
         for job, size in ((one, ALONE - 1), (two, ALONE - 9)):
             await owner.ownership.mark(owner.owners, [job], ALONE)
             await owner.ownership.mark(owner.owners, [job], size)
-        (grant,) = await owner.ownership.reload(owner.owners, ())
+        (grant,) = await owner.ownership.reload(owner.owners, (), LIFTED)
         assert dict(grant.suspects) == {one.key: ALONE - 1, two.key: ALONE - 9}
         await owner.settle(owner.ended(one, marked=True))
         await owner.release()

@@ -167,7 +167,7 @@ class Scanning(Promises):
             owner.ended(failed, Status.FAILED, error="no"),
             owner.ended(expired, Status.EXPIRED, error="late"),
         )
-        await bench.store.change(Change.CANCEL, cancelled.key)
+        await bench.changed(Change.CANCEL, cancelled.key)
         assert keys(await owner.scan()) == [left.key]
 
     async def test_a_range_of_settled_jobs_is_passed_in_pages(self, bench: Bench) -> None:
@@ -182,5 +182,5 @@ class Scanning(Promises):
         await owner.settle(*(owner.ended(job) for job in jobs))
 
     async def _move(self, bench: Bench, accepted: Accepted, in_ms: int) -> None:
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + in_ms)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + in_ms)
         assert verdict.granted

@@ -34,7 +34,7 @@ class Waking(Promises):
         assert not await owner.requests()
         elsewhere = await bench.process()
         await elsewhere.add([bench.spec(1000)])
-        assert await owner.ownership.requests([SHARD], poked=False), "without a poke, too"
+        assert await owner.ownership.requests([SHARD], poked=False, limit=10), "without a poke, too"
 
     async def test_an_insert_before_the_line_pokes_the_nodes_of_its_process(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
