@@ -1,7 +1,7 @@
 """Schedule, cancel, reschedule and look up jobs."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from zoneinfo import ZoneInfo
@@ -28,7 +28,6 @@ from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.inbox import Inbox
-from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.looking import Found, Query, Survey
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class Client:
         self.settings = _settings(url, settings)
         self._clock = clock or SystemClock()
         self._zone = ZoneInfo(self.settings.time.zone)
-        self._store = store or open_store(self.settings.store.address_url, self._clock, store_limits(self.settings))
+        self._store = store or open_store(self.settings.store.address_url, self._clock, self.settings.store.options)
         self._tell: Observer = nobody
         self._intake: Intake | None = None
 
@@ -138,10 +137,7 @@ class Client:
 
     def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
         """Schedule jobs in a transaction of your own, on the store's database: they exist if and when you commit."""
-        from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
-
-        specs, store = self._specs(app, jobs), self.settings.store
-        return enqueue(connection, specs, self._clock.wall_ms(), store.address_url, ddl=store.ddl)
+        return self._store.enqueue(connection, self._specs(app, jobs))
 
     async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
@@ -359,23 +355,6 @@ def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) ->
     if url is None:
         return settings
     return settings_at(url, settings)
-
-
-def store_limits(settings: Settings) -> StoreLimits:
-    """What a store is told by the settings."""
-    ms = timedelta(milliseconds=1)
-    return StoreLimits(
-        shards=settings.store.shards,
-        retention_ms=settings.store.retention // ms,
-        idempotency_ms=settings.store.idempotency // ms,
-        lanes=settings.store.lanes,
-        connections=settings.store.connections,
-        idle_in_transaction_ms=settings.store.idle_in_transaction // ms,
-        lock_wait_ms=settings.store.lock_wait // ms,
-        silence_ms=settings.store.silence // ms,
-        ddl=settings.store.ddl,
-        tables=settings.store.tables,
-    )
 
 
 def _status(status: Status | str | None) -> Status | None:

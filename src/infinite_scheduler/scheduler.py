@@ -26,7 +26,7 @@ from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
-from infinite_scheduler.observe.events import Observer, TablesKept, several
+from infinite_scheduler.observe.events import Observer, SettingKept, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
@@ -214,9 +214,9 @@ class Scheduler(Client):
             known = {app.name for app in (await self._store.survey()).view.apps}
             for name in sorted(self._apps, key=lambda name: name not in known):
                 info = await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
-                wanted = self.settings.store.tables
-                if "tables" in self.settings.store.model_fields_set and wanted != info.span:
-                    self._tell(TablesKept(app=name, tables=info.span, configured=wanted))
+                for setting, kept in info.kept.items():
+                    configured = str(getattr(self.settings.store, setting))
+                    self._tell(SettingKept(app=name, setting=setting, kept=kept, configured=configured))
             self._engine = Engine(
                 self._store,
                 self._node(),

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
-from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.ownership import Page, Scan, Settlement
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 
 NOW = 1_794_787_200_000
 LINE = NOW + 10_000
@@ -29,7 +29,7 @@ async def session() -> AsyncIterator[Session]:
     door_session = database.session("door")
 
     def body(tx: Statements) -> None:
-        tx.insert_app(AppInfo(name=APP, shards=1, paused=False, created_ms=NOW), NOW)
+        tx.insert_app(SqlApp(name=APP, shards=1, paused=False, created_ms=NOW), NOW)
         (row,) = tx.lock_shards([SHARD], exclusive=True).values()
         tx.write_shards([msgspec.structs.replace(row, owner=ME, line_ms=LINE, low_ms=NOW)])
 

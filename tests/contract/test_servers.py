@@ -6,9 +6,10 @@ from contextlib import closing
 import pytest
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.store import open_store, server_driver
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.tables import CHANGED
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.testing import StoreContract

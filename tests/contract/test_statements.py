@@ -23,11 +23,12 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 
 NOW = 1_794_787_200_000  # 2026-11-16 00:00 UTC: the jobs of a test lie on both sides of midnight
 SMS, MAIL = "sms_retry", "mail"
@@ -133,7 +134,7 @@ class StatementsContract:
 
         def body(tx: Statements) -> None:
             for app in (SMS, MAIL):
-                tx.insert_app(AppInfo(name=app, shards=4, span=self.span, paused=False, created_ms=NOW), NOW)
+                tx.insert_app(SqlApp(name=app, shards=4, span=self.span, paused=False, created_ms=NOW), NOW)
 
         await session.write(body)
         return session
@@ -191,10 +192,10 @@ class StatementsContract:
         assert all(row.released and row.line_ms == row.low_ms == NOW for row in rows)
 
     async def test_an_app_that_is_there_already_is_left_alone(self, session: Session) -> None:
-        again = AppInfo(name=SMS, shards=8, paused=True, created_ms=NOW + 1)
+        again = SqlApp(name=SMS, shards=8, paused=True, created_ms=NOW + 1)
         await session.write(lambda tx: tx.insert_app(again, NOW + 1))
         apps = {info.name: info for info in await session.read(lambda tx: tx.read_apps())}
-        assert apps[SMS] == AppInfo(name=SMS, shards=4, span=self.span, paused=False, created_ms=NOW)
+        assert apps[SMS] == SqlApp(name=SMS, shards=4, span=self.span, paused=False, created_ms=NOW)
         assert len(await session.read(lambda tx: tx.read_shards())) == 8
 
     async def test_an_app_can_be_paused_and_an_unknown_one_cannot(self, session: Session) -> None:

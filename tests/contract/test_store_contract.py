@@ -26,9 +26,9 @@ class SqliteContract(StoreContract):
 
     async def test_maintenance_makes_tables_ahead(self, bench: Bench) -> None:
         node = await bench.node()
-        made = (await node.ownership.maintain()).tables_made
+        made = (await node.ownership.maintain()).made
         assert any(name.startswith("mail_scheduled_jobs_2026") for name in made)
-        assert not (await node.ownership.maintain()).tables_made
+        assert not (await node.ownership.maintain()).made
 
 
 class TestSqliteInline(SqliteContract):

@@ -23,7 +23,7 @@ import pytest
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import ConfigError, InvalidRequest, StoreBroken, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Attempt, Job, JobId, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Upkeep
 from infinite_scheduler.store.sql import upkeep
@@ -34,7 +34,7 @@ from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase, path_of
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.statements import Session, Statements
-from infinite_scheduler.store.sql.tables import DAILY, moved_table
+from infinite_scheduler.store.sql.tables import DAILY, SqlApp, moved_table
 from tests.contract.test_statements import (
     MAIL,
     NOW,
@@ -78,7 +78,7 @@ async def opened(path: Path | str) -> SqliteDatabase:
 async def registered(database: SqliteDatabase) -> Session:
     session = database.session("door")
     for app in (SMS, MAIL):
-        info = AppInfo(name=app, shards=4, paused=False, created_ms=NOW)
+        info = SqlApp(name=app, shards=4, paused=False, created_ms=NOW)
         await session.write(lambda tx, info=info: tx.insert_app(info, NOW))  # type: ignore[misc]
     return session
 
@@ -218,7 +218,7 @@ class TestTables:
         assert [job.key for job in await scan_all_rows(session, scan_of())] == keys
 
     async def test_an_app_whose_tables_sqlite_would_refuse_is_refused_clearly(self, session: Session) -> None:
-        info = AppInfo(name="sqlite", shards=1, paused=False, created_ms=NOW)
+        info = SqlApp(name="sqlite", shards=1, paused=False, created_ms=NOW)
         with pytest.raises(InvalidRequest, match="sqlite_"):
             await session.write(lambda tx: tx.insert_app(info, NOW))
 
@@ -315,7 +315,7 @@ async def main():
     database = SqliteDatabase(path)
     await database.open()
     session = database.session("door")
-    await session.write(lambda tx: tx.insert_app(AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
+    await session.write(lambda tx: tx.insert_app(SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
     (key,) = await add(session, [new_row()])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     try:
@@ -613,7 +613,7 @@ async def main():
     print("ready", flush=True); sys.stdin.readline()
     await database.open()
     session = database.session("door")
-    await session.write(lambda tx: tx.insert_app(AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
+    await session.write(lambda tx: tx.insert_app(SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
     await add(session, [new_row() for _ in range(10)])
     await database.close()
     print("done", flush=True)
@@ -818,9 +818,9 @@ AHEAD = {f"sms_retry_scheduled_jobs_{day}" for day in (20261116, 20261117, 20261
 
 class TestUpkeep:
     async def test_tables_are_made_ahead(self, database: SqliteDatabase, session: Session) -> None:
-        made = (await maintained(database)).tables_made
+        made = (await maintained(database)).made
         assert set(made) == AHEAD | {name.replace(SMS, MAIL) for name in AHEAD}
-        assert (await maintained(database)).tables_made == ()
+        assert (await maintained(database)).made == ()
 
     async def test_a_day_that_ended_longer_than_the_retention_ago_is_dropped(
         self, database: SqliteDatabase, session: Session
@@ -829,7 +829,7 @@ class TestUpkeep:
         await end(session, keys, OLD + 5000)
         await set_low(session, NOW)
         done = await maintained(database)
-        assert done.tables_dropped == (OLD_TABLE,)
+        assert done.dropped == (OLD_TABLE,)
         assert done.rows_pruned == 2500
         assert await tables(session) == AHEAD
         assert not await session.read(lambda tx: tx.read_jobs(SMS, keys))
@@ -838,7 +838,7 @@ class TestUpkeep:
         keys = await add(session, [new_row(NOW - WEEK_MS)])
         await end(session, keys, NOW - WEEK_MS)
         await set_low(session, NOW)
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == keys
 
     async def test_a_pending_job_is_never_deleted_nor_its_table(
@@ -847,7 +847,7 @@ class TestUpkeep:
         keys = sorted(await add(session, [new_row(OLD + n) for n in range(9)]))
         await end(session, [key for n, key in enumerate(keys) if n != 4], OLD + 10)
         await set_low(session, NOW)  # even if low were wrong
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == [keys[4]]
 
     async def test_a_moved_job_that_is_pending_keeps_its_row(self, database: SqliteDatabase, session: Session) -> None:
@@ -856,7 +856,7 @@ class TestUpkeep:
         await move(session, record.job, NOW + 90 * DAY_MS)
         await end(session, keys[1:], OLD + 10)
         await set_low(session, NOW)
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         (kept,) = await session.read(lambda tx: tx.read_jobs(SMS, keys))
         assert (kept.job.key, kept.job.due_ms) == (keys[0], NOW + 90 * DAY_MS)
 
@@ -867,10 +867,10 @@ class TestUpkeep:
         await end(session, keys, OLD + 10)
         await set_low(session, NOW)
         await set_low(session, OLD + DAY_MS - 1, [2])
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == keys
         await set_low(session, OLD + DAY_MS, [2])
-        assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database)).dropped == (OLD_TABLE,)
 
     async def test_a_job_that_ended_lately_is_kept_for_the_retention_whatever_its_day(
         self, database: SqliteDatabase, session: Session
@@ -881,7 +881,7 @@ class TestUpkeep:
         await set_low(session, NOW)
         await maintained(database)
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, [late, early]))) == [late]
-        assert (await maintained(database, NOW + WEEK_MS)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database, NOW + WEEK_MS)).dropped == (OLD_TABLE,)
 
     async def test_ended_jobs_of_later_are_deleted_and_waiting_ones_kept(
         self, database: SqliteDatabase, session: Session
@@ -1036,9 +1036,9 @@ class TestUpkeep:
         await end(session, keys, OLD + 9000)
         await set_low(session, NOW)
         first = await maintained(database)
-        assert (first.rows_pruned, first.tables_dropped) == (2000, ())
+        assert (first.rows_pruned, first.dropped) == (2000, ())
         assert (await maintained(database)).rows_pruned == 2000
-        assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database)).dropped == (OLD_TABLE,)
 
 
 async def test_a_page_of_a_few_shards_looks_further_in_one_statement(

@@ -15,7 +15,7 @@ SCANS = """
 import re, sys
 from pathlib import Path
 from infinite_scheduler.model import start_of
-from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.server.session import Link

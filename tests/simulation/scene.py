@@ -17,11 +17,12 @@ from infinite_scheduler.model import (
     shard_of,
     start_of,
 )
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.door import Standing
 from infinite_scheduler.store.sql.statements import Body, NewRow, Statements
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.interleave import Act, Stage
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ def prepare(stage: Stage) -> None:
     """An app of two shards, which the old owner has from low to the line."""
 
     def body(tx: Statements) -> None:
-        tx.insert_app(AppInfo(name=APP, shards=2, paused=False, created_ms=NOW), NOW)
+        tx.insert_app(SqlApp(name=APP, shards=2, paused=False, created_ms=NOW), NOW)
         tx.lock_shards([SHARD, OTHER], exclusive=True)
         tx.write_shards(ShardInfo(shard=s, owner=OLD, line_ms=LINE, low_ms=LOW) for s in (SHARD, OTHER))
 

@@ -10,11 +10,12 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.server import Transaction, Work
 
 P = ParamSpec("P")
@@ -262,11 +263,11 @@ class SimStatements(Statements):
         return counts
 
     @reads
-    def read_apps(self) -> Sequence[AppInfo]:
+    def read_apps(self) -> Sequence[SqlApp]:
         return list(self.transaction.rows("apps").values())
 
     @writes
-    def insert_app(self, app: AppInfo, now_ms: int) -> Work[None]:
+    def insert_app(self, app: SqlApp, now_ms: int) -> Work[None]:
         if not (yield from self.transaction.insert("apps", app.name, app)):
             return
         for number in range(app.shards):

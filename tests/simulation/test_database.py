@@ -8,9 +8,10 @@ import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobId, JobSpec, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.cluster import AppInfo, ShardInfo
+from infinite_scheduler.store.cluster import ShardInfo
 from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.database import SimDatabase, SimSession
 from tests.simulation.server import Server, Weather
 from tests.simulation.statements import SimStatements
@@ -28,7 +29,7 @@ class Bench:
         self.world = World(seed, stall=0.0)
         self.server = Server(self.world, Weather(unfair=0.0))
         setup = self.session("setup")
-        info = AppInfo(name=APP, shards=2, paused=False, created_ms=0)
+        info = SqlApp(name=APP, shards=2, paused=False, created_ms=0)
         self.world.complete(self.processes["setup"], setup.write(lambda tx: tx.insert_app(info, EPOCH_MS)))
         if weather is not None:
             self.server.weather = weather

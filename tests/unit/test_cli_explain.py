@@ -44,18 +44,11 @@ RUNNING = Attempt(attempt=1, started_ms=NOW - 4000, node="scheduler-1")
 
 
 def test_it_says_where_the_job_is_and_who_owns_it() -> None:
-    answer = judged(record())
+    answer = judged(record(kept_in="sms_scheduled_jobs_20291231"))
     assert (answer.table, answer.shard) == ("sms_scheduled_jobs_20291231", 3)
     assert answer.owner is not None
     assert (answer.owner.node, answer.owner.epoch, answer.owner.state) == ("scheduler-1", 7, NodeState.ALIVE)
     assert (answer.line_ms, answer.low_ms) == (NOW + 30_000, NOW - 60_000)
-
-
-def test_a_job_far_ahead_is_in_the_table_for_later_ones() -> None:
-    job = record().job
-    key = bytes(JobId.make(NOW, shard=3, priority=1, later=True))
-    answer = judged(JobRecord(job=msgspec.structs.replace(job, key=key), status=Status.PENDING))
-    assert answer.table == "sms_scheduled_jobs_later"
 
 
 @pytest.mark.parametrize(

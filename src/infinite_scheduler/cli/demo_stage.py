@@ -15,7 +15,7 @@ from infinite_scheduler.kafka.chatter import Chatter
 from infinite_scheduler.kafka.embedded import embedded_broker
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import WantedTopic, make_topics
-from infinite_scheduler.store.sql.server.address import shown_url
+from infinite_scheduler.store import shown_url
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -9,7 +9,6 @@ from infinite_scheduler.cli.times import iso, relative, span
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
 from infinite_scheduler.store.cluster import NodeInfo, ShardInfo, View
 from infinite_scheduler.store.looking import Survey
-from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
 
 PROGRAM = "infinite-scheduler"
 
@@ -129,7 +128,7 @@ class _Case:
             status=self.record.status,
             attempt=self.job.attempt,
             due_ms=self.job.due_ms,
-            table=self._span().table_of(self.job.app, self.job.key),
+            table=self.record.kept_in or "",
             shard=self.job.shard,
             owner=self.owner,
             line_ms=self.shard.line_ms if self.shard else None,
@@ -138,9 +137,6 @@ class _Case:
             why=why,
             notes=() if self.record.status.final else tuple(self._notes(reason)),
         )
-
-    def _span(self) -> Span:
-        return next((span_of(app.span) for app in self.view.apps if app.name == self.job.app), DAILY)
 
     def _owner(self) -> OwnerView | None:
         if self.shard is None or self.shard.released:

@@ -16,7 +16,7 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
 from infinite_scheduler.scheduler import Scheduler
-from infinite_scheduler.store.sql.server.address import shown_url
+from infinite_scheduler.store import shown_url
 
 logger = logging.getLogger(__name__)
 

@@ -243,8 +243,8 @@ class Engine:
                 continue
             if done.rows_pruned >= BUSY_ROWS:
                 pause_ms = self._settings.upkeep_ms // 60
-            if done.tables_made or done.tables_dropped or done.rows_pruned:
-                self._tell(Maintained(made=done.tables_made, dropped=done.tables_dropped, pruned=done.rows_pruned))
+            if done.made or done.dropped or done.rows_pruned:
+                self._tell(Maintained(made=done.made, dropped=done.dropped, pruned=done.rows_pruned))
 
     # For those who watch
 

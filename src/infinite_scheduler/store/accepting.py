@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -39,6 +40,13 @@ class Accepting(ABC):
 
         A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
         answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
+        """
+
+    @abstractmethod
+    def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        """Accept jobs in a transaction of the user's own, on a connection to the store's database.
+
+        They exist if and when the user commits. The store need not be open.
         """
 
     @abstractmethod

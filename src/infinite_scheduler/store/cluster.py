@@ -1,5 +1,7 @@
 """What a store says of apps, nodes and shards: the cluster at one moment."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from infinite_scheduler.model import Owner, Shard
@@ -12,7 +14,7 @@ class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     paused: bool
     created_ms: int
-    span: str = "daily"  # of time that one of its tables is for; daily or hourly
+    kept: Mapping[str, str] = {}  # settings of the store that it was made with, where another value is configured now
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):

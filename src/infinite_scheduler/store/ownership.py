@@ -126,8 +126,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of maintenance did."""
 
-    tables_made: tuple[str, ...] = ()
-    tables_dropped: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     rows_pruned: int = 0
 
 

@@ -7,7 +7,6 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.store.cluster import NodeInfo, Sample, View
-from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.marks import Lifted
 from infinite_scheduler.store.ownership import (
     Answers,
@@ -24,6 +23,7 @@ from infinite_scheduler.store.ownership import (
     Upkeep,
 )
 from infinite_scheduler.store.sql import owner
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.statements import Database, Session, Statements
 
 Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
@@ -39,7 +39,7 @@ def sample(tx: Statements, clock: Clock) -> Sample | None:
 class SqlOwnership(Ownership):
     """What one node does to its shards in a SQL database."""
 
-    def __init__(self, database: Database, clock: Clock, limits: StoreLimits, node: NodeInfo, decided: Decided) -> None:
+    def __init__(self, database: Database, clock: Clock, limits: SqlLimits, node: NodeInfo, decided: Decided) -> None:
         self.lanes = database.lanes
         self._database = database
         self._clock = clock

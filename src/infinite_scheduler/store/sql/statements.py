@@ -11,10 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
+from infinite_scheduler.store.sql.tables import SqlApp
 
 T = TypeVar("T")
 
@@ -166,10 +167,10 @@ class Statements(ABC):
     def read_counts(self) -> Mapping[str, Mapping[str, int]]: ...
 
     @abstractmethod
-    def read_apps(self) -> Sequence[AppInfo]: ...
+    def read_apps(self) -> Sequence[SqlApp]: ...
 
     @abstractmethod
-    def insert_app(self, app: AppInfo, now_ms: int) -> None:
+    def insert_app(self, app: SqlApp, now_ms: int) -> None:
         """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it is there already."""
 
     @abstractmethod

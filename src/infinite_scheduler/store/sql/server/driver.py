@@ -11,8 +11,8 @@ import msgspec
 
 from infinite_scheduler.errors import SchedulerError, StoreUnavailable
 from infinite_scheduler.secrets import HIDDEN, without_secrets
-from infinite_scheduler.store.limits import StoreLimits
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.address import shown_url
 from infinite_scheduler.store.sql.server.patience import Patience
 
@@ -46,7 +46,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     @classmethod
-    def of(cls, limits: StoreLimits) -> Self:
+    def of(cls, limits: SqlLimits) -> Self:
         """What the settings say."""
         return cls(
             idle_s=math.ceil(limits.idle_in_transaction_ms / 1000),
