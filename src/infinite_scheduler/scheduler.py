@@ -26,11 +26,12 @@ from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
-from infinite_scheduler.observe.events import Observer, SettingKept, several
+from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster import NodeInfo
 
@@ -209,6 +210,11 @@ class Scheduler(Client):
             await self._start()
 
     async def _start(self) -> None:
+        self.abilities.require(Ability.OWNERSHIP)
+        if self._doors.configs:
+            self.abilities.require(Ability.INBOX)
+        if Ability.MARKS not in self.abilities:
+            self._tell(MarksMissing(store=self.abilities.store))
         await self.open()
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}

@@ -30,6 +30,9 @@ DEADLOCKS = 5
 class SimDatabase(Database):
     """The server as one process reaches it."""
 
+    kind = "a simulation"
+    has_clock = True
+
     def __init__(self, server: Server, process: Process, *, lanes: int = 2) -> None:
         self.server = server
         self.process = process

@@ -20,6 +20,8 @@ T = TypeVar("T")
 class Bridge(Database):
     """The simulated database for a caller who lives in real time: each call lets virtual time go on until it ends."""
 
+    kind = "a simulation"
+    has_clock = True
     lanes = 2
 
     def __init__(self) -> None:

@@ -42,6 +42,8 @@ ALARMS = (events.Swept, events.Early, events.TaskFailed)
 class Wire(Database):
     """One node's connection to the database that all nodes of a test share; it can be cut."""
 
+    kind = "a rig"
+    has_clock = False
     lanes = 1
 
     def __init__(self, inner: Database, dead: set[str]) -> None:

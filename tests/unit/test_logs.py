@@ -84,6 +84,7 @@ EVERY: list[events.Event] = [
     events.DrainAsked(),
     events.DrainLifted(),
     events.StillRunning(app="shop", job_ids=["j"]),
+    events.MarksMissing(store="S3"),
     events.SettingKept(app="shop", setting="tables", kept="daily", configured="hourly"),
     events.Maintained(made=["t1"], dropped=["t0"], pruned=5),
     events.IngestMade(config="KafkaIngestConfig(topic='jobs')"),

@@ -54,7 +54,7 @@ class Lane:
         self._turns = 0
         self._absence = Absence(clock, tell)
         self.taking = False  # shards may come at any moment
-        self.holdings = Holdings(windows, self._absence, clock, tell)
+        self.holdings = Holdings(windows, self._absence, clock, tell, marks=ownership.marks is not None)
         self.settler = Settler(ownership, self.holdings, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set)
         self._answerer = Answerer(
             ownership, self.holdings, clock, poll_ms=settings.request_poll_ms, at_most=settings.answer_at_most
@@ -201,8 +201,9 @@ class Lane:
             if (t := tenures.get(Shard(job.app, job.shard))) and (t.held.get(job.key) or t.out.get(job.key)) is job
         ]
         owners = self.holdings.owners_of(Shard(job.app, job.shard) for job in known)
-        if owners:
-            lost = await self.holdings.written(owners, self._ownership.mark(owners, known, size))
+        marks = self._ownership.marks
+        if owners and marks is not None:
+            lost = await self.holdings.written(owners, marks.mark(owners, known, size))
             written = owners.keys() - lost
             marked.update(job.key for job in known if Shard(job.app, job.shard) in written)
             self.holdings.lose(lost)

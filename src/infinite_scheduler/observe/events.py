@@ -185,6 +185,12 @@ class StillRunning(Event, frozen=True, kw_only=True):
     job_ids: Sequence[str]
 
 
+class MarksMissing(Event, frozen=True, kw_only=True):
+    """The store cannot mark suspects, so a job that ends its process is not found."""
+
+    store: str
+
+
 class SettingKept(Event, frozen=True, kw_only=True):
     """An app has another value of a setting of the store than is configured: it was fixed when the app was made."""
 

@@ -115,6 +115,11 @@ LINES: Final[Mapping[type[Event], Line]] = {
         logging.WARNING,
         "The node stops while handlers still run that cannot be stopped; their jobs are handed over again elsewhere.",
     ),
+    events.MarksMissing: Line(
+        "store",
+        logging.WARNING,
+        "The store cannot mark jobs: one that ends its process is handed over again each time, with all beside it.",
+    ),
     events.SettingKept: Line(
         "store",
         logging.WARNING,

@@ -1,22 +1,35 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
 It is the sum of small ports, one for each who asks: `Accepting` (doors), `Looking` (people), `Operating` (operators),
-`Inbox` (topic doors), `Ownership` with `Marks` (the owner of a shard). Whoever needs a store names the smallest of them
-that will do. The rules behind them are in docs/concepts/line-protocol.md.
+`Inbox` (topic doors), `Ownership` and `Marks` (the owner of a shard). Whoever needs a store names the smallest of them
+that will do, and asks `abilities` before it tries what not every store can. The rules behind them are in
+docs/concepts/line-protocol.md.
 """
 
 from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from infinite_scheduler.store.accepting import Accepting
+from infinite_scheduler.model import Accepted, Change, JobSpec
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Accepting, Holder, Verdict
 from infinite_scheduler.store.cluster import NodeInfo
 from infinite_scheduler.store.inbox import Inbox
-from infinite_scheduler.store.looking import Looking
+from infinite_scheduler.store.looking import Found, Looking, Query
 from infinite_scheduler.store.operating import Operating
 from infinite_scheduler.store.ownership import Ownership, Poke
 
 
 class Store(Accepting, Looking, Operating):
-    """The durable home of jobs, and all that anybody asks of it."""
+    """The durable home of jobs, and all that anybody asks of it.
+
+    What a store may be unable to do is not abstract here: unless an adapter can, it refuses in words.
+    """
+
+    @property
+    @abstractmethod
+    def abilities(self) -> Abilities:
+        """What this store can do; known before it is opened."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -29,10 +42,29 @@ class Store(Accepting, Looking, Operating):
     async def close(self) -> None:
         """Finish what is under way and disconnect; a second call does nothing."""
 
-    @abstractmethod
+    def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        del connection, specs
+        raise self.abilities.refusal(Ability.OWN_TRANSACTION)
+
+    async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
+        del app, keys
+        raise self.abilities.refusal(Ability.IDEMPOTENCY_KEYS)
+
+    async def change(
+        self, change: Change, key: bytes, *, due_ms: int | None = None, app: str | None = None, patience_ms: int
+    ) -> Verdict:
+        del key, due_ms, app, patience_ms
+        raise self.abilities.refusal(Ability(change))
+
+    async def find(self, query: Query) -> Found:
+        del query
+        raise self.abilities.refusal(Ability.SEARCH)
+
     def inbox(self) -> Inbox:
         """The side of this store that takes in what is read from topics; the store must be open."""
+        raise self.abilities.refusal(Ability.INBOX)
 
-    @abstractmethod
     def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:
         """The owner's side of this store, for one node of this process."""
+        del node, poke
+        raise self.abilities.refusal(Ability.OWNERSHIP)

@@ -1,6 +1,6 @@
 """The port of the owner of shards: what one node does to the jobs that it hands over."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -135,7 +135,7 @@ Poke = Callable[[Collection[Shard]], None]
 """Tells a node of this process that requests wait for these shards, so that it need not wait for its next poll."""
 
 
-class Ownership(Marks):
+class Ownership(ABC):
     """What one node does to the shards it owns; every write is fenced by (nonce, epoch), never by a time.
 
     Of one lane at most one call may be under way at a time, and its effect in memory comes before the next one.
@@ -143,6 +143,9 @@ class Ownership(Marks):
 
     lanes: int
     """How many lanes may work at once; a shard belongs to lane `number % lanes`."""
+
+    marks: Marks | None = None
+    """Where suspects are marked, by the same lanes; None: this store cannot, and says so in its abilities."""
 
     @abstractmethod
     async def beat(

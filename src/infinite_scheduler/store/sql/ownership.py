@@ -7,7 +7,7 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.store.cluster import NodeInfo, Sample, View
-from infinite_scheduler.store.marks import Lifted
+from infinite_scheduler.store.marks import Lifted, Marks
 from infinite_scheduler.store.ownership import (
     Answers,
     Claim,
@@ -36,11 +36,12 @@ def sample(tx: Statements, clock: Clock) -> Sample | None:
     return None if store_ms is None else Sample(store_ms=store_ms, asked_us=asked_us, answered_us=clock.steady_us())
 
 
-class SqlOwnership(Ownership):
+class SqlOwnership(Ownership, Marks):
     """What one node does to its shards in a SQL database."""
 
     def __init__(self, database: Database, clock: Clock, limits: SqlLimits, node: NodeInfo, decided: Decided) -> None:
         self.lanes = database.lanes
+        self.marks = self
         self._database = database
         self._clock = clock
         self._limits = limits

@@ -269,6 +269,12 @@ class Session(ABC):
 class Database(ABC):
     """A database that the SQL store can live in."""
 
+    kind: str
+    """What people call it."""
+
+    has_clock: bool
+    """Has it a clock of its own?"""
+
     lanes: int
     """How many lanes of owned shards may work at once."""
 

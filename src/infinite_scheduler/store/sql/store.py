@@ -29,6 +29,7 @@ from infinite_scheduler.model import (
     check_app_name,
     key_text,
 )
+from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.accepting import Holder, Verdict
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster import AppInfo, NodeInfo, View
@@ -67,6 +68,11 @@ class SqlStore(Store):
         self._pokes: list[Poke] = []
         self._petitions: Petitions | None = None
         self._prepared = Prepared(database, clock)
+
+    @property
+    def abilities(self) -> Abilities:
+        able = Abilities(self._database.kind)
+        return able if self._database.has_clock else able.without(Ability.CLOCK)
 
     async def open(self) -> None:
         await self._database.open()

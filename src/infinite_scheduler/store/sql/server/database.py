@@ -26,6 +26,8 @@ class ServerDatabase(Database):
     """
 
     def __init__(self, driver: Driver, *, lanes: int = 2, connections: int = 2, ddl: bool = True) -> None:
+        self.kind = driver.kind
+        self.has_clock = True
         self.lanes = lanes
         self._driver = driver
         self._connections = connections

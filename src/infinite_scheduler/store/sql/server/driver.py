@@ -78,6 +78,9 @@ class Connection(Protocol):
 class Driver(ABC):
     """One kind of server, at one address."""
 
+    kind: ClassVar[str]
+    """What people call the server."""
+
     Error: ClassVar[type[Exception]]
     """The root of the driver's errors."""
 

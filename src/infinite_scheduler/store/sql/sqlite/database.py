@@ -43,6 +43,8 @@ class SqliteDatabase(Database):
     so that they never hold up the lane. With `inline`, everything happens in the caller's thread.
     """
 
+    kind = "SQLite"
+    has_clock = False  # it is the machine's
     lanes = 1
 
     def __init__(self, path: str | Path, *, inline: bool = False) -> None:
