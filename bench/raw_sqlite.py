@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from infinite_scheduler.model import DAY_MS, Job, JobId, JobSpec, Status, start_of
-from infinite_scheduler.store.base import AppInfo, Scan
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted, _set
 from infinite_scheduler.store.sql.relational import KEY
@@ -31,7 +31,7 @@ from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, mi
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import NewRow, Session, Update
-from infinite_scheduler.store.sql.tables import DAILY
+from infinite_scheduler.store.sql.tables import DAILY, SqlApp
 
 APP = "bench"
 DAY = 20_772  # 2026-11-15
@@ -128,7 +128,7 @@ async def ours(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, f
     database = SqliteDatabase(path)
     await database.open()
     session = database.session("lane-0")
-    await session.write(lambda tx: tx.insert_app(AppInfo(name=APP, shards=16, paused=False, created_ms=START), START))
+    await session.write(lambda tx: tx.insert_app(SqlApp(name=APP, shards=16, paused=False, created_ms=START), START))
     figures: dict[str, float] = {}
     with timed(figures, "insert", len(rows)):
         for batch in batches(rows, INSERT):
@@ -157,7 +157,9 @@ async def scanned(session: Session) -> list[Job]:
     found: list[Job] = []
     start: bytes | None = start_of(START)
     while start is not None:
-        scan = Scan(app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE)
+        scan = Scan(
+            app=APP, shards=frozenset(range(16)), start=start, end=start_of(START + DAY_MS), limit=PAGE, room=8 << 20
+        )
         page, start = await session.read(lambda tx, scan=scan: tx.scan_rows(scan))  # type: ignore[misc]
         found += page
     return found

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from infinite_scheduler.cli import migrate
-from infinite_scheduler.store.sql import schema
+from infinite_scheduler.store.sql import prepare, schema
 from infinite_scheduler.store.sql.server import tables
 from infinite_scheduler.store.sql.sqlite import database
 
@@ -19,6 +18,6 @@ def schema_version(version: int) -> Iterator[None]:
         mock.patch.object(schema, "VERSION", version),
         mock.patch.object(database, "VERSION", version),
         mock.patch.object(tables, "VERSION", version),
-        mock.patch.object(migrate, "VERSION", version),
+        mock.patch.object(prepare, "VERSION", version),
     ):
         yield

@@ -1,9 +1,9 @@
 """Schedule, cancel, reschedule and look up jobs."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -19,20 +19,27 @@ from infinite_scheduler.errors import (
     UnknownJob,
     UnknownNode,
 )
-from infinite_scheduler.ingest.intake import Intake
+from infinite_scheduler.ingest.intake import SHARED, Intake
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
 from infinite_scheduler.observe.events import Observer, nobody
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import AppInfo, Found, Query, Store, StoreLimits, Survey
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.looking import Found, Query, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 Moment = datetime | str | int
 """An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
+
+
+PATIENCE_MS: Final = 15_000
+"""How long the owner of a job is asked to decide on a change."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +73,8 @@ class Client:
         self.settings = _settings(url, settings)
         self._clock = clock or SystemClock()
         self._zone = ZoneInfo(self.settings.time.zone)
-        self._store = store or open_store(self.settings.store.address_url, self._clock, store_limits(self.settings))
+        self._store = store or open_store(self.settings.store.address_url, self._clock, self.settings.store.options)
+        self._limited = not {Ability.WHOLE_BATCHES, Ability.IDEMPOTENCY_KEYS} <= self._store.abilities.can
         self._tell: Observer = nobody
         self._intake: Intake | None = None
 
@@ -74,7 +82,7 @@ class Client:
         """Connect; `async with` does it."""
         if self._intake is None:
             await self._store.open()
-            self._intake = Intake(self._store, self._tell)
+            self._intake = Intake(self._store, self._tell, SHARED if Ability.WHOLE_BATCHES in self.abilities else 1)
         return self
 
     async def close(self) -> None:
@@ -91,6 +99,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the store can do; what it cannot is refused with NotSupported before anything is tried."""
+        return self._store.abilities
 
     # In
 
@@ -131,10 +144,8 @@ class Client:
 
     def enqueue(self, connection: "Connection", app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
         """Schedule jobs in a transaction of your own, on the store's database: they exist if and when you commit."""
-        from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
-
-        specs, store = self._specs(app, jobs), self.settings.store
-        return enqueue(connection, specs, self._clock.wall_ms(), store.address_url, ddl=store.ddl)
+        self.abilities.require(Ability.OWN_TRANSACTION)
+        return self._store.enqueue(connection, self._specs(app, jobs))
 
     async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
@@ -146,6 +157,7 @@ class Client:
         By their places in `specs`. Another process may take a key a moment later.
         """
         self._opened()
+        self._check_able(specs)
         found: dict[int, KeyConflict] = {}
         for app in {spec.app for spec in specs}:
             keys = {spec.idempotency_key for spec in specs if spec.app == app and spec.idempotency_key is not None}
@@ -157,7 +169,17 @@ class Client:
         return found
 
     async def _accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
-        return await self._opened().accept(specs)
+        intake = self._opened()
+        if self._limited:
+            self._check_able(specs)
+        return await intake.accept(specs)
+
+    def _check_able(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse what this store cannot accept."""
+        if len(specs) > 1:
+            self.abilities.require(Ability.WHOLE_BATCHES)
+        if any(spec.idempotency_key is not None for spec in specs):
+            self.abilities.require(Ability.IDEMPOTENCY_KEYS)
 
     def _opened(self) -> Intake:
         if self._intake is None:
@@ -227,7 +249,10 @@ class Client:
         self, change: Change, job_id: str, *, due_ms: int | None = None, app: str | None = None
     ) -> JobRecord:
         self._opened()
-        verdict = await self._store.change(change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app)
+        self.abilities.require(Ability(change))
+        verdict = await self._store.change(
+            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, patience_ms=PATIENCE_MS
+        )
         if not verdict.granted:
             word = "handed over" if verdict.record.status is Status.PENDING else str(verdict.record.status)
             raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")
@@ -290,6 +315,7 @@ class Client:
     ) -> Found:
         """List jobs by id, a page at a time; [start, end) is of the moment that they were accepted for."""
         self._opened()
+        self.abilities.require(Ability.SEARCH)
         if limit < 1:
             raise InvalidRequest(f"limit is {limit}; expected 1 or more")
         now_ms = self._clock.wall_ms()
@@ -340,6 +366,7 @@ class Client:
     def inbox(self) -> Inbox:
         """What was read from topics: how far, and the messages that could not become jobs."""
         self._opened()
+        self.abilities.require(Ability.INBOX)
         return self._store.inbox()
 
 
@@ -350,23 +377,6 @@ def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) ->
     if url is None:
         return settings
     return settings_at(url, settings)
-
-
-def store_limits(settings: Settings) -> StoreLimits:
-    """What a store is told by the settings."""
-    ms = timedelta(milliseconds=1)
-    return StoreLimits(
-        shards=settings.store.shards,
-        retention_ms=settings.store.retention // ms,
-        idempotency_ms=settings.store.idempotency // ms,
-        lanes=settings.store.lanes,
-        connections=settings.store.connections,
-        idle_in_transaction_ms=settings.store.idle_in_transaction // ms,
-        lock_wait_ms=settings.store.lock_wait // ms,
-        silence_ms=settings.store.silence // ms,
-        ddl=settings.store.ddl,
-        tables=settings.store.tables,
-    )
 
 
 def _status(status: Status | str | None) -> Status | None:

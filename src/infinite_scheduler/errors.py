@@ -8,6 +8,7 @@ SchedulerError
 │   ├── KeyConflict             an idempotency key came back with another content
 │   ├── HandlerError            a handler that cannot be found, imported or registered
 │   ├── ConfigError             a setting that is wrong or unknown
+│   ├── NotSupported            this kind of store cannot do it
 │   └── StoreMismatch           the store is of another schema or was made with other settings
 ├── UnknownJob                the store has no such job
 ├── UnknownNode               the store has no such node
@@ -102,6 +103,14 @@ class ConfigError(InvalidRequest):
     """A setting is wrong or unknown."""
 
     kind = ErrorKind.MISCONFIGURED
+
+
+class NotSupported(InvalidRequest):
+    """The store cannot do what is asked for, and says so before anything is tried."""
+
+    def __init__(self, store: str, deed: str, instead: str) -> None:
+        self.store = store
+        super().__init__(f"a store in {store} cannot {deed}: {instead}")
 
 
 class StoreMismatch(InvalidRequest):

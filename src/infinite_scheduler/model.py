@@ -268,6 +268,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     idempotency_key: str | None = None
     attempts: tuple[Attempt, ...] = ()
+    kept_in: str | None = None  # where it is, in the words of the store: a table; told of a job that is looked up alone
 
     @property
     def id(self) -> str:

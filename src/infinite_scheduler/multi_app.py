@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from infinite_scheduler.client import Moment
 from infinite_scheduler.config import Settings
-from infinite_scheduler.config.address import effective_url, parts_in
+from infinite_scheduler.config.address import effective_url
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, Priority
 from infinite_scheduler.scheduler import Scheduler
-from infinite_scheduler.store.sql.server.address import BadPart
+from infinite_scheduler.store.scheme import BadPart
 
 if TYPE_CHECKING:
     from infinite_scheduler.ingest.kafka import KafkaIngestConfig
@@ -237,7 +237,7 @@ def _url(server: Mapping[str, Any], store_url: str | None) -> str | None:
     if not server["database"]:
         raise ConfigError("mysql_database is missing: expected the name of a database")
     try:
-        return effective_url(None, parts_in({"kind": "mysql", **server}))
+        return effective_url(None, {"kind": "mysql", **server})
     except BadPart as error:
         name = _PARTS.get(error.part, error.part)
         raise ConfigError(f"{name} = {server.get(error.part)!r}: {error}") from None

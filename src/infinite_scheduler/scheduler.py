@@ -26,12 +26,14 @@ from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
-from infinite_scheduler.observe.events import Observer, TablesKept, several
+from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import NodeInfo, Store
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import NodeInfo
 
 if TYPE_CHECKING:
     from infinite_scheduler.ingest.door import TopicDoor
@@ -208,14 +210,19 @@ class Scheduler(Client):
             await self._start()
 
     async def _start(self) -> None:
+        self.abilities.require(Ability.OWNERSHIP)
+        if self._doors.configs:
+            self.abilities.require(Ability.INBOX)
+        if Ability.MARKS not in self.abilities:
+            self._tell(MarksMissing(store=self.abilities.store))
         await self.open()
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}
             for name in sorted(self._apps, key=lambda name: name not in known):
                 info = await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
-                wanted = self.settings.store.tables
-                if "tables" in self.settings.store.model_fields_set and wanted != info.span:
-                    self._tell(TablesKept(app=name, tables=info.span, configured=wanted))
+                for setting, kept in info.kept.items():
+                    configured = str(getattr(self.settings.store, setting))
+                    self._tell(SettingKept(app=name, setting=setting, kept=kept, configured=configured))
             self._engine = Engine(
                 self._store,
                 self._node(),

@@ -8,7 +8,9 @@ from infinite_scheduler.client import Client, NewJob
 from infinite_scheduler.config import Settings
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, JobRecord
-from infinite_scheduler.store.base import AppInfo, Found, Survey
+from infinite_scheduler.store.abilities import Abilities
+from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.looking import Found, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -49,6 +51,11 @@ class SyncClient:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(call)
+
+    @property
+    def abilities(self) -> Abilities:
+        """See Client.abilities."""
+        return self._client.abilities
 
     def register(self, app: str, shards: int | None = None) -> AppInfo:
         """See Client.register."""

@@ -9,10 +9,11 @@ import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
-from infinite_scheduler.store.base import AppInfo, Page, Scan, Settlement
+from infinite_scheduler.store.ownership import Page, Scan, Settlement
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.rules import without
 
 NOW = 1_794_787_200_000
@@ -31,7 +32,7 @@ async def session() -> AsyncIterator[Session]:
     door_session = database.session("door")
 
     def body(tx: Statements) -> None:
-        tx.insert_app(AppInfo(name=APP, shards=1, paused=False, created_ms=NOW), NOW)
+        tx.insert_app(SqlApp(name=APP, shards=1, paused=False, created_ms=NOW), NOW)
         (row,) = tx.lock_shards([SHARD], exclusive=True).values()
         tx.write_shards([msgspec.structs.replace(row, owner=ME, line_ms=LINE, low_ms=NOW)])
 
@@ -53,7 +54,9 @@ async def job(session: Session, key: bytes) -> Job:
 
 
 async def scan(session: Session, end_ms: int) -> Page:
-    wanted = Scan(app=APP, shards=frozenset({SHARD.number}), start=start_of(0), end=start_of(end_ms))
+    wanted = Scan(
+        app=APP, shards=frozenset({SHARD.number}), start=start_of(0), end=start_of(end_ms), limit=1000, room=8 << 20
+    )
     return await session.read(lambda tx: owner.scan(tx, wanted))
 
 
@@ -100,7 +103,7 @@ async def test_the_entries_of_a_page_are_read_up_to_where_its_rows_were(session:
             ends.append(scan.end)
             return read(scan)
 
-        wanted = Scan(app=APP, shards=frozenset({0}), start=start_of(0), end=start_of(LINE), limit=1)
+        wanted = Scan(app=APP, shards=frozenset({0}), start=start_of(0), end=start_of(LINE), limit=1, room=8 << 20)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tx, "scan_entries", noted)
             return owner.scan(tx, wanted)
@@ -117,11 +120,11 @@ async def test_the_entries_of_a_page_are_read_up_to_where_its_rows_were(session:
 
 async def test_a_wake_that_comes_between_read_and_answer_survives(session: Session) -> None:
     first = await add(session, NOW + 1000)
-    read = await session.read(lambda tx: tx.read_requests([SHARD]))
+    read = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
     second = await add(session, NOW + 2000)
-    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW))
+    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW, 8 << 20))
     assert [j.key for j in answers.woken] == [first]
-    left = await session.read(lambda tx: tx.read_requests([SHARD]))
+    left = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
     assert [request.keys for request in left] == [(second,)]
 
 
@@ -134,7 +137,7 @@ async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(
         tx.write_shards([msgspec.structs.replace(row, owner=to)])
 
     key = await add(session, NOW + 1000)
-    await session.write(lambda tx: owner.answer(tx, OWNERS, tx.read_requests([SHARD]), (), NOW))
+    await session.write(lambda tx: owner.answer(tx, OWNERS, tx.read_requests([SHARD], 1000), (), NOW, 8 << 20))
     asked = wish(key)
     await session.write(lambda tx: give_to(tx, Owner("", 7)))
     standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
@@ -142,7 +145,7 @@ async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(
     await session.write(lambda tx: give_to(tx, Owner("other", 8)))
     standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
     assert standing == {asked.id: door.Standing.ASKED}
-    (request,) = await session.read(lambda tx: tx.read_requests([SHARD]))
+    (request,) = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
     assert (request.id, request.change, request.keys) == (asked.id, Change.CANCEL, (key,))
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
     assert record.status is Status.PENDING
@@ -152,7 +155,7 @@ async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(
 async def test_a_change_at_a_released_shard_is_decided_by_the_row_under_the_exclusive_lock(session: Session) -> None:
     key = await add(session, NOW + 1000)
     asked = wish(key)
-    await session.write(lambda tx: owner.release(tx, OWNERS, {SHARD: NOW}))
+    await session.write(lambda tx: owner.release(tx, OWNERS, {SHARD: NOW}, {}))
     standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
     assert standing == {asked.id: door.Standing.GRANTED}
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
@@ -163,9 +166,9 @@ async def test_a_request_that_was_taken_back_is_not_decided(session: Session) ->
     key = await add(session, NOW + 1000)
     asked = wish(key)
     await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
-    read = await session.read(lambda tx: tx.read_requests([SHARD]))
+    read = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
     assert await session.write(lambda tx: door.give_up(tx, [asked])) == {asked.id: None}
-    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW))
+    answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW, 8 << 20))
     assert [(r.request.id, r.claimed, r.granted) for r in answers.rulings] == [(asked.id, False, False)]
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
     assert record.status is Status.PENDING

@@ -6,12 +6,13 @@ from contextlib import closing
 import pytest
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.store import open_store, server_driver
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.tables import CHANGED
 from infinite_scheduler.store.sql.statements import Database
-from infinite_scheduler.testing import StoreContract
+from tests.contract.sql_contract import SqlStoreContract
 from tests.contract.test_statements import StatementsContract
 from tests.services.databases import connect, fresh_database, kill_others, kind_of
 
@@ -73,7 +74,7 @@ class TestPostgresStatements(ServerStatements):
         return emptied(postgres_for_all)
 
 
-class ServerStore(StoreContract):
+class ServerStore(SqlStoreContract):
     """The port, over a server."""
 
     url: str

@@ -23,9 +23,12 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 
 NOW = 1_794_787_200_000  # 2026-11-16 00:00 UTC: the jobs of a test lie on both sides of midnight
 SMS, MAIL = "sms_retry", "mail"
@@ -52,6 +55,7 @@ def finished(job: Job, status: Status = Status.DONE) -> Update:
 
 def scan_of(start_ms: int = 0, end_ms: int = NOW + 400 * DAY_MS, **wanted: object) -> Scan:
     known: dict[str, object] = {"app": SMS, "shards": ALL, "start": start_of(start_ms), "end": start_of(end_ms)}
+    known |= {"limit": 1000, "room": 8 << 20}
     return Scan(**{**known, **wanted})  # type: ignore[arg-type]
 
 
@@ -83,6 +87,7 @@ async def scan_all_rows(session: Session, wanted: Scan) -> list[Job]:
             end=wanted.end,
             priority=wanted.priority,
             limit=wanted.limit,
+            room=8 << 20,
         )
         jobs, following = await session.read(lambda tx, page=page: tx.scan_rows(page))  # type: ignore[misc]
         assert len(jobs) <= wanted.limit
@@ -104,6 +109,7 @@ async def scan_all_entries(session: Session, wanted: Scan) -> list[tuple[bytes, 
             end=wanted.end,
             priority=wanted.priority,
             limit=wanted.limit,
+            room=8 << 20,
         )
         entries, following = await session.read(lambda tx, page=page: tx.scan_entries(page))  # type: ignore[misc]
         assert all(start <= place < (following or wanted.end) for place, _ in entries)
@@ -128,7 +134,7 @@ class StatementsContract:
 
         def body(tx: Statements) -> None:
             for app in (SMS, MAIL):
-                tx.insert_app(AppInfo(name=app, shards=4, span=self.span, paused=False, created_ms=NOW), NOW)
+                tx.insert_app(SqlApp(name=app, shards=4, span=self.span, paused=False, created_ms=NOW), NOW)
 
         await session.write(body)
         return session
@@ -186,10 +192,10 @@ class StatementsContract:
         assert all(row.released and row.line_ms == row.low_ms == NOW for row in rows)
 
     async def test_an_app_that_is_there_already_is_left_alone(self, session: Session) -> None:
-        again = AppInfo(name=SMS, shards=8, paused=True, created_ms=NOW + 1)
+        again = SqlApp(name=SMS, shards=8, paused=True, created_ms=NOW + 1)
         await session.write(lambda tx: tx.insert_app(again, NOW + 1))
         apps = {info.name: info for info in await session.read(lambda tx: tx.read_apps())}
-        assert apps[SMS] == AppInfo(name=SMS, shards=4, span=self.span, paused=False, created_ms=NOW)
+        assert apps[SMS] == SqlApp(name=SMS, shards=4, span=self.span, paused=False, created_ms=NOW)
         assert len(await session.read(lambda tx: tx.read_shards())) == 8
 
     async def test_an_app_can_be_paused_and_an_unknown_one_cannot(self, session: Session) -> None:
@@ -524,7 +530,7 @@ class StatementsContract:
         await session.write(lambda tx: tx.insert_requests([wake, wish, other]))
 
         async def read(*shards: Shard) -> list[Request]:
-            return sorted(await session.read(lambda tx: tx.read_requests(shards)), key=lambda request: request.id)
+            return sorted(await session.read(lambda tx: tx.read_requests(shards, 1000)), key=lambda request: request.id)
 
         assert await read(Shard(SMS, 0), Shard(SMS, 1)) == [wake]
         assert await read(Shard(SMS, 1), Shard(SMS, 2), Shard(MAIL, 1)) == [wish, other, wake]

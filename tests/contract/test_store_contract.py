@@ -8,11 +8,11 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
-from infinite_scheduler.testing import StoreContract
 from infinite_scheduler.testing.store_contract import Bench
+from tests.contract.sql_contract import SqlStoreContract
 
 
-class SqliteContract(StoreContract):
+class SqliteContract(SqlStoreContract):
     """SQLite in a file, with what only a database of tables promises."""
 
     inline: bool
@@ -26,9 +26,9 @@ class SqliteContract(StoreContract):
 
     async def test_maintenance_makes_tables_ahead(self, bench: Bench) -> None:
         node = await bench.node()
-        made = (await node.ownership.maintain()).tables_made
+        made = (await node.ownership.maintain()).made
         assert any(name.startswith("mail_scheduled_jobs_2026") for name in made)
-        assert not (await node.ownership.maintain()).tables_made
+        assert not (await node.ownership.maintain()).made
 
 
 class TestSqliteInline(SqliteContract):

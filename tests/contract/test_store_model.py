@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Change, Job, JobSpec, Owner, Priority, Shard, Status, position, shard_of, start_of
-from infinite_scheduler.store.base import Claim, NodeInfo, Request, Scan, Settlement, Step, Verdict
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Claim, Request, Scan, Settlement, Step
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock
@@ -125,7 +127,9 @@ class StoreMachine(RuleBasedStateMachine):
         job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
         due_ms = None if change is Change.RUN_NOW else self.now + delay
         wish = self.loop.create_task(
-            self.store.change(change, job.key, due_ms=due_ms if change is Change.RESCHEDULE else None)
+            self.store.change(
+                change, job.key, due_ms=due_ms if change is Change.RESCHEDULE else None, patience_ms=15_000
+            )
         )
         memory = self.memory.get(job.shard)
         self.spin()
@@ -155,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
     def retry_by_hand(self, data: st.DataObject) -> None:
         job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
         try:
-            verdict = self.run(self.store.change(Change.RETRY, job.key))
+            verdict = self.run(self.store.change(Change.RETRY, job.key, patience_ms=15_000))
         except InvalidRequest:
             assert job.status in (Status.PENDING, Status.DONE)
             return
@@ -240,7 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
         del self.memory[number]
         if not crashes:
             shard = Shard(APP, number)
-            self.run(self.node.release({shard: memory.owner}, {shard: memory.safe_low(self.now)}))
+            self.run(self.node.release({shard: memory.owner}, {shard: memory.safe_low(self.now)}, {}))
 
     @precondition(lambda self: self.memory)
     @rule(data=st.data(), lead=leads)
@@ -263,7 +267,15 @@ class StoreMachine(RuleBasedStateMachine):
             return
         page = self.run(
             self.node.scan(
-                Scan(app=APP, shards=frozenset({number}), start=start, end=end, priority=priority, limit=limit)
+                Scan(
+                    app=APP,
+                    shards=frozenset({number}),
+                    start=start,
+                    end=end,
+                    priority=priority,
+                    limit=limit,
+                    room=8 << 20,
+                )
             )
         )
         assert page.next is None or start < page.next
@@ -285,7 +297,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Wakes go onto the wheel; changes are those of the rule that asked."""
         memory = self.memory[number]
         shard = Shard(APP, number)
-        answers = self.run(self.node.answer({shard: memory.owner}, requests, handed_over or []))
+        answers = self.run(self.node.answer({shard: memory.owner}, requests, handed_over or [], 8 << 20))
         assert not answers.lost
         memory.low_ms = answers.low_ms[shard]
         changed = {ruling.request.keys[0] for ruling in answers.rulings}
@@ -347,11 +359,13 @@ class StoreMachine(RuleBasedStateMachine):
         return bool(self.shard_row(number).released)
 
     def requests(self, number: int) -> list[Request]:
-        return list(self.run(self.node.requests([Shard(APP, number)], poked=True)))
+        return list(self.run(self.node.requests([Shard(APP, number)], poked=True, limit=1000)))
 
     @invariant()
     def a_scan_of_everything_finds_each_pending_job_once_where_it_is_due(self) -> None:
-        scan = Scan(app=APP, shards=frozenset(range(SHARDS)), start=start_of(0), end=start_of(END_MS), limit=4)
+        scan = Scan(
+            app=APP, shards=frozenset(range(SHARDS)), start=start_of(0), end=start_of(END_MS), limit=4, room=8 << 20
+        )
         found: list[Job] = []
         while True:
             page = self.run(self.node.scan(scan))

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 from infinite_scheduler.model import JobSpec, Status
-from infinite_scheduler.store.base import Query
 from infinite_scheduler.store.inbox import LetterQuery, Move, Source
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore

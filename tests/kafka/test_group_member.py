@@ -12,8 +12,9 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.kafka.group_member import GatherLimits, GroupMember
 from infinite_scheduler.kafka.options import KafkaOptions, Value
 from infinite_scheduler.kafka.partition import Partition
-from tests.kafka.rig import PATIENCE_S, QUICK
+from tests.kafka.topic_rig import QUICK
 from tests.services.topics import MakeTopic, delete_topics, make_topic, write
+from tests.waiting import PATIENCE_S
 
 LIMITS = GatherLimits(messages=100, size=1 << 20, poll_ms=20)
 
@@ -54,7 +55,7 @@ class Reader:
         return Counter(each.partition.topic for each in self.member.held.values() if each.fetching)
 
 
-def until(happened: Callable[[], bool], *readers: Reader) -> None:
+def read_until(happened: Callable[[], bool], *readers: Reader) -> None:
     """Let these read, by turns, until this is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not happened():
@@ -102,17 +103,17 @@ def test_two_topics_are_read_once_while_members_come_and_go(
 
     send(range(100))
     first = join([one, two], kept)
-    until(has_all, first)
+    read_until(has_all, first)
     assert first.topics == {one: 3, two: 2}
     last = join([one, two], kept)
-    until(lambda: last.topics.total() in {2, 3} and first.topics + last.topics == {one: 3, two: 2}, first, last)
+    read_until(lambda: last.topics.total() in {2, 3} and first.topics + last.topics == {one: 3, two: 2}, first, last)
     send(range(100, 200))
-    until(has_all, first, last)
+    read_until(has_all, first, last)
     first.member.close()
     send(range(200, 300))
-    until(lambda: has_all() and last.topics == {one: 3, two: 2}, last)
+    read_until(lambda: has_all() and last.topics == {one: 3, two: 2}, last)
     assert kept.values == Counter(value.encode() for value in sent)
-    until(lambda: _committed(last) == kept.offsets, last)
+    read_until(lambda: _committed(last) == kept.offsets, last)
 
 
 def _committed(reader: Reader) -> dict[Partition, int]:
@@ -136,14 +137,14 @@ def test_a_topic_that_is_made_later_holds_up_no_other(
     write(kafka_servers, there, ["a"])
     reader = join([there, missing], kept)
     client = reader.member.client
-    until(lambda: b"a" in kept.values, reader)
-    until(lambda: missing in client.unreadable, reader)
+    read_until(lambda: b"a" in kept.values, reader)
+    read_until(lambda: missing in client.unreadable, reader)
     assert "make it" in client.unreadable[missing]
     assert client.problem is None
-    until(lambda: client.committed([Partition(there, 0)]) != {}, reader)
+    read_until(lambda: client.committed([Partition(there, 0)]) != {}, reader)
     make_topic(kafka_servers, missing)
     write(kafka_servers, missing, ["b"])
-    until(lambda: b"b" in kept.values, reader)
+    read_until(lambda: b"b" in kept.values, reader)
     assert client.unreadable == {}
 
 
@@ -206,7 +207,7 @@ class TestPosition:
             else:
                 writer.abort("x", "x")
         reader = join([topic], kept, **NEVER)
-        until(stands_at(reader, end), reader)
+        read_until(stands_at(reader, end), reader)
         assert kept.values == Counter(value.encode() for value in values)
         reader.member.note_ends()
         (assigned,) = reader.member.held.values()
@@ -219,10 +220,10 @@ class TestPosition:
         writer = Transactions(kafka_servers, topic, "one")
         writer.commit("a")
         reader = join([topic], kept, **NEVER)
-        until(stands_at(reader, 2), reader)
+        read_until(stands_at(reader, 2), reader)
         for end in (4, 6, 8):
             writer.abort("x")
-            until(stands_at(reader, end), reader)
+            read_until(stands_at(reader, end), reader)
         assert kept.offsets == {Partition(topic, 0): 8}
 
     def test_it_is_the_place_of_the_first_record_of_a_transaction_that_is_open(
@@ -234,10 +235,10 @@ class TestPosition:
         writer.abort("x", "x")
         other.begin("b")
         reader = join([topic], kept, **NEVER)
-        until(stands_at(reader, 5), reader)
+        read_until(stands_at(reader, 5), reader)
         assert kept.values == {b"a": 1}
         other.commit()
-        until(stands_at(reader, 7), reader)
+        read_until(stands_at(reader, 7), reader)
         assert kept.values == {b"a": 1, b"b": 1}
 
     def test_what_was_aborted_before_an_open_transaction_is_passed_though_its_control_record_is_behind_it(
@@ -250,8 +251,8 @@ class TestPosition:
         other.begin("b")
         writer.abort()
         reader = join([topic], kept)
-        until(stands_at(reader, 2), reader)
+        read_until(stands_at(reader, 2), reader)
         assert kept.values == {}
         other.commit()
-        until(stands_at(reader, 5), reader)
+        read_until(stands_at(reader, 5), reader)
         assert kept.values == {b"b": 1}

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows

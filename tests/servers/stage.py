@@ -4,8 +4,8 @@ import re
 from contextlib import closing, suppress
 from typing import Any
 
-from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.statements import Statements
 from tests.services.databases import connect, kind_of
 from tests.simulation.interleave import LONGEST_S, Act, ThreadStage

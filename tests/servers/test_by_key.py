@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.schema import KEY_COLUMNS, KEYS_TABLE, create_job_table, create_table
 from infinite_scheduler.store.sql.server.driver import Driver
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
 from tests.services.databases import kind_of
 

@@ -13,11 +13,11 @@ import pymysql
 import pytest
 
 from infinite_scheduler import NewJob, StoreBusy
-from infinite_scheduler.client import store_limits
 from infinite_scheduler.config import load_settings
 from infinite_scheduler.model import DAY_MS
-from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.driver import Fault
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
@@ -218,7 +218,7 @@ async def test_in_a_storm_of_locked_gaps_every_call_ends_in_time_and_has_written
 
 def linked(url: str, lock_wait: str) -> Link:
     settings = load_settings(overrides={"store": {"url": url, "lock_wait": lock_wait}})
-    driver = server_driver(url, store_limits(settings))
+    driver = server_driver(url, SqlLimits.of(settings.store.options))
     return Link(driver, TableMaker(driver, allowed=False), "p")
 
 

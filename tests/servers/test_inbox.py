@@ -12,8 +12,9 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import PlacesMoved, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import Query, Store, StoreLimits
+from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Source, new_letter_id
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql import inbox as sql_inbox
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.statements import Statements
@@ -103,7 +104,7 @@ def move(seen: int | None, to: int) -> Move:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, **limits: Any) -> AsyncIterator[Store]:
-    store = open_store(url, CLOCK, StoreLimits(shards=2, **limits))
+    store = open_store(url, CLOCK, {"shards": 2, **limits})
     await store.open()
     try:
         yield store

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from pymysql.constants import COMMAND
 
-from infinite_scheduler.client import store_limits
 from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import StoreBusy, StoreUnavailable
 from infinite_scheduler.observe.events import LeaseLapsed, StoreAway, StoreBack
-from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.limits import SqlLimits
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
@@ -112,7 +112,8 @@ def test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again(way: tuple[
 
 def linked(address: str, **settings: str) -> Link:
     """A connection under these settings of the store."""
-    driver = server_driver(address, store_limits(load_settings(overrides={"store": {"url": address, **settings}})))
+    options = load_settings(overrides={"store": {"url": address, **settings}}).store.options
+    driver = server_driver(address, SqlLimits.of(options))
     TableMaker(driver, allowed=True).migrate()
     return Link(driver, TableMaker(driver, allowed=True), "p")
 
@@ -270,7 +271,7 @@ def _written_beside_a_frozen_one(url: str, freeze: Callable[[Any], None]) -> Any
     link = linked(url, idle_in_transaction="1s")
     update = "UPDATE pairs SET n = n + 1 WHERE id = 1"
     driver = server_driver(
-        url, store_limits(load_settings(overrides={"store": {"url": url, "idle_in_transaction": "1s"}}))
+        url, SqlLimits.of(load_settings(overrides={"store": {"url": url, "idle_in_transaction": "1s"}}).store.options)
     )
     frozen: Any = driver.connect()
     cursor = frozen.cursor()

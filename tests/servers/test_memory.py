@@ -15,8 +15,8 @@ SCANS = """
 import re, sys
 from pathlib import Path
 from infinite_scheduler.model import start_of
-from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import Scan
+from infinite_scheduler.store.sql.server.drivers import server_driver
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
@@ -29,7 +29,7 @@ link = Link(driver, TableMaker(driver, allowed=False), "p")
 link.read(lambda tx: tx.read_apps())
 before, start, pages, count = peak(), start_of(0), 0, 0
 while start is not None:
-    wanted = Scan(app="large", shards=frozenset({0}), start=start, end=b"\\xff" * 16, room=8 << 20)
+    wanted = Scan(app="large", shards=frozenset({0}), start=start, end=b"\\xff" * 16, room=8 << 20, limit=1000)
     page = link.read(lambda tx: owner.scan(tx, wanted))
     assert sum(len(job.payload) for job in page.jobs) < 10 << 20
     start, pages, count = page.next, pages + 1, count + len(page.jobs)

@@ -19,9 +19,9 @@ from infinite_scheduler.cli.run import run
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TaskFailed
-from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from tests.older_schema import schema_version
 from tests.periods import DAY_S, HOUR_S, await_a_whole
 from tests.servers.proxy import proxied
@@ -290,7 +290,7 @@ async def test_without_the_right_to_drop_retention_deletes_rows(url: str, config
         await database.open()
         for hours, left in ((0, 1), (2, 0)):
             done = await database.maintain(now_ms=now_ms + hours * HOUR_MS, retention_ms=week_ms, idempotency_ms=DAY_MS)
-            assert (done.tables_made, done.tables_dropped) == ((), ())
+            assert (done.made, done.dropped) == ((), ())
             assert execute(url, f"SELECT COUNT(*) FROM {table}") == [(left,)]
             execute(url, f"UPDATE {table} SET status = 'done', finished_ms = due_ms")
         await database.close()

@@ -7,10 +7,10 @@ import pytest
 from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import JobId
 from infinite_scheduler.observe.events import StoreAway, StoreBack
-from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.schema import SHARED, create_table
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Statements

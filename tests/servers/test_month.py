@@ -12,7 +12,7 @@ import pytest
 from infinite_scheduler import Job, NewJob, Retry
 from infinite_scheduler.model import DAY_MS, JobId, Outcome, Status, moment
 from infinite_scheduler.observe.events import Event, Maintained, Swept, TaskFailed
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.store import SqlStore
@@ -31,7 +31,7 @@ APP = "letters"
 class MonthRig:
     """What outlives the node: the database, what was asked of it, and what was handed over."""
 
-    def __init__(self, make_database: Callable[[], Database], limits: StoreLimits) -> None:
+    def __init__(self, make_database: Callable[[], Database], limits: SqlLimits) -> None:
         self.make_database = make_database
         self.limits = limits
         self.rng = random.Random(20260101)
@@ -116,7 +116,7 @@ async def judge(rig: MonthRig, life: Life) -> None:
 
 def judge_tables(rig: MonthRig, waiting: Set[str], now_ms: int) -> None:
     """Every table goes when all in it ended longer than the retention ago, and no other one."""
-    span = SPANS[rig.limits.tables]
+    span = SPANS[rig.limits.tables or "daily"]
     jobs: dict[str, list[str]] = {}
     for job in rig.due_ms:
         key = JobId.parse(job)
@@ -137,7 +137,7 @@ def judge_tables(rig: MonthRig, waiting: Set[str], now_ms: int) -> None:
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
 async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
-    rig = MonthRig(lambda: InlineServer(url), StoreLimits())
+    rig = MonthRig(lambda: InlineServer(url), SqlLimits())
     await live(rig, days=21)
 
 
@@ -145,16 +145,16 @@ async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureReques
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
 async def test_some_days_on_a_server_with_a_table_for_every_hour(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
-    rig = MonthRig(lambda: InlineServer(url), StoreLimits(tables="hourly", retention_ms=DAY_MS))
+    rig = MonthRig(lambda: InlineServer(url), SqlLimits(tables="hourly", retention_ms=DAY_MS))
     await live(rig, days=5)
 
 
 async def test_a_month_on_sqlite(tmp_path: Path) -> None:
-    rig = MonthRig(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), StoreLimits())
+    rig = MonthRig(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), SqlLimits())
     await live(rig)
 
 
 async def test_ten_days_with_a_table_for_every_hour(tmp_path: Path) -> None:
-    limits = StoreLimits(tables="hourly", retention_ms=DAY_MS)
+    limits = SqlLimits(tables="hourly", retention_ms=DAY_MS)
     rig = MonthRig(lambda: SqliteDatabase(tmp_path / "jobs.db", inline=True), limits)
     await live(rig, days=10)

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.model import JobId, JobSpec
-from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import AppInfo
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server.driver import Driver
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.patience import Patience
 from infinite_scheduler.store.sql.statements import NewRow
+from infinite_scheduler.store.sql.tables import SqlApp
 
-APP, TABLE, NOW = AppInfo(name="sms", shards=16, paused=False, created_ms=0), "sms_scheduled_jobs_20261116", 10**12
+APP, TABLE, NOW = SqlApp(name="sms", shards=16, paused=False, created_ms=0), "sms_scheduled_jobs_20261116", 10**12
 BY_CHANCE = ("Seq Scan", "Bitmap", "Sort", "Hash Join", "Merge Join")
 
 

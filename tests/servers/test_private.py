@@ -19,7 +19,7 @@ from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavaila
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import MAX_DUE_MS
 from infinite_scheduler.observe.events import ClockBack, ClockOff, LeaseLapsed, StoreAway, StoreBack
-from infinite_scheduler.store import server_driver
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from tests.servers.node_rig import APP, NodeRig, overdue
 from tests.services import process
 from tests.services.databases import connect, execute, fresh_database, limited_user

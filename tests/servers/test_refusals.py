@@ -16,9 +16,9 @@ import pytest
 
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreMismatch, StoreUnavailable
-from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.sql.server import session
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from tests.servers.node_rig import NodeRig
@@ -30,7 +30,7 @@ BAD_INPUT = 2
 
 async def refused(url: str, kind: type[SchedulerError], words: str, *, ddl: bool = True) -> str:
     """Opening the store fails with this kind of error and these words."""
-    store = open_store(url, SystemClock(), StoreLimits(ddl=ddl))
+    store = open_store(url, SystemClock(), {"ddl": ddl})
     with pytest.raises(SchedulerError, match=words) as caught:
         await store.open()
     assert type(caught.value) is kind

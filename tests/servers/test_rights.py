@@ -18,10 +18,10 @@ from infinite_scheduler import Job, Scheduler
 from infinite_scheduler.cli.run import run
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.model import DAY_MS, JobSpec
-from infinite_scheduler.store import open_store, server_driver
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from tests.periods import DAY_S, await_a_whole
 from tests.services.databases import execute, kill_connections, kind_of
 from tests.snippets import ROOT
@@ -119,7 +119,7 @@ async def test_a_node_may_take_in_what_is_read_from_topics(roles: Roles, config:
         dlq_topic=None,
         state=LetterState.KEPT,
     )
-    store = open_store(roles.node, clock, StoreLimits(ddl=False))
+    store = open_store(roles.node, clock, {"ddl": False})
     await store.open()
     inbox = store.inbox()
     await inbox.take([spec], [letter], [Move(source=source, seen=None, next=2)])
@@ -136,4 +136,4 @@ async def drop_as_owner(roles: Roles, table: str) -> None:
     await database.open()
     done = await database.maintain(now_ms=later_ms, retention_ms=7 * DAY_MS, idempotency_ms=DAY_MS)
     await database.close()
-    assert table in done.tables_dropped
+    assert table in done.dropped

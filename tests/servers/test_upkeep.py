@@ -13,8 +13,8 @@ import pytest
 
 from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
-from infinite_scheduler.store import server_driver
-from infinite_scheduler.store.base import AppInfo, Query, Upkeep
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql import door, upkeep
 from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.relational import ONCE
@@ -22,10 +22,11 @@ from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server import mariadb, postgres
 from infinite_scheduler.store.sql.server import upkeep as server_upkeep
 from infinite_scheduler.store.sql.server.database import ServerDatabase
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.tables import CHANGING, TableMaker
 from infinite_scheduler.store.sql.statements import Session, Statements
-from infinite_scheduler.store.sql.tables import DAILY
+from infinite_scheduler.store.sql.tables import DAILY, SqlApp
 from infinite_scheduler.store.sql.upkeep import VERDICT_MS
 from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
 from tests.integration.sqlite import test_sqlite_upkeep
@@ -68,7 +69,7 @@ async def other(database: ServerDatabase, url: str) -> AsyncIterator[ServerDatab
 async def session(database: ServerDatabase) -> Session:
     session = database.session("door")
     for app in (SMS, MAIL):
-        info = AppInfo(name=app, shards=4, paused=False, created_ms=NOW)
+        info = SqlApp(name=app, shards=4, paused=False, created_ms=NOW)
         await session.write(lambda tx, info=info: tx.insert_app(info, NOW))  # type: ignore[misc]
     return session
 
@@ -103,7 +104,7 @@ class TestRetention(test_sqlite_upkeep.TestUpkeep):
     ) -> None:
         keys = await old_day(session, 2500)
         done = await maintained(database)
-        assert (done.tables_dropped, done.rows_pruned) == ((OLD_TABLE,), 0)
+        assert (done.dropped, done.rows_pruned) == ((OLD_TABLE,), 0)
         assert await tables(session) == AHEAD
         assert not await still_there(session, keys)
 
@@ -115,9 +116,9 @@ class TestRetention(test_sqlite_upkeep.TestUpkeep):
         await end(session, [late], NOW - DAY_MS, Status.FAILED)
         await set_low(session, NOW)
         for now_ms in (NOW, NOW + WEEK_MS - DAY_MS):
-            assert (await maintained(database, now_ms)).tables_dropped == ()
+            assert (await maintained(database, now_ms)).dropped == ()
             assert sorted(await still_there(session, [late, early])) == sorted([late, early])
-        assert (await maintained(database, NOW + WEEK_MS - DAY_MS + 1)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database, NOW + WEEK_MS - DAY_MS + 1)).dropped == (OLD_TABLE,)
 
     async def test_counters_of_past_days_are_added_up(  # type: ignore[override]
         self, database: ServerDatabase, other: ServerDatabase, session: Session, url: str
@@ -158,13 +159,13 @@ async def test_a_table_that_must_stay_is_looked_through_once_an_hour(
 
     monkeypatch.setattr(server_upkeep.ServerKeeper, "_blocker", noted)
     for minutes in range(60):
-        assert not (await maintained(database, NOW + minutes * 60_000)).tables_dropped
+        assert not (await maintained(database, NOW + minutes * 60_000)).dropped
     assert looks == [OLD_TABLE]
     assert await still_there(session, keys) == keys[:1]
     await end(session, keys[:1], NOW)
-    assert not (await maintained(database, NOW + HOUR_MS)).tables_dropped
+    assert not (await maintained(database, NOW + HOUR_MS)).dropped
     assert looks == [OLD_TABLE] * 2
-    assert (await maintained(database, NOW + WEEK_MS + 2 * HOUR_MS)).tables_dropped == (OLD_TABLE,)
+    assert (await maintained(database, NOW + WEEK_MS + 2 * HOUR_MS)).dropped == (OLD_TABLE,)
 
 
 # What comes between the look and the drop
@@ -200,10 +201,10 @@ async def test_a_job_that_is_tried_again_between_look_and_drop_keeps_its_table(
     keys = await old_day(session)
     elsewhere = other.session("door")
     with before_drop(monkeypatch, from_thread(lambda: elsewhere.write(lambda tx: retry(tx, keys[4])))):
-        assert not (await maintained(database)).tables_dropped
+        assert not (await maintained(database)).dropped
     (record,) = [r for r in await session.read(lambda tx: tx.read_jobs(SMS, keys)) if r.status is Status.PENDING]
     assert record.job.key == keys[4]
-    assert not (await maintained(database)).tables_dropped, "the next round looks again, and finds it"
+    assert not (await maintained(database)).dropped, "the next round looks again, and finds it"
 
 
 async def test_a_job_that_was_tried_again_and_has_ended_again_is_kept_for_the_retention(
@@ -221,7 +222,7 @@ async def test_a_job_that_was_tried_again_and_has_ended_again_is_kept_for_the_re
         )  # as a settle does
 
     with before_drop(monkeypatch, from_thread(tried_again)):
-        assert not (await maintained(database)).tables_dropped
+        assert not (await maintained(database)).dropped
     assert keys[4] in await still_there(session, keys)
 
 
@@ -232,7 +233,7 @@ async def test_a_job_that_a_transaction_of_a_user_inserted_late_keeps_its_table(
     row = new_row(OLD + 77, shard=2)
     late = other.session("door").write(lambda tx: door.enqueue(tx, {Shard(SMS, 2): [row]}, NOW))
     with before_drop(monkeypatch, from_thread(lambda: late)):
-        assert not (await maintained(database)).tables_dropped
+        assert not (await maintained(database)).dropped
     assert await still_there(session, [row.key]) == [row.key]
 
 
@@ -248,7 +249,7 @@ async def test_a_job_that_its_owner_has_heard_of_meanwhile_keeps_its_table(
         await set_low(elsewhere, OLD + 77, [2])  # what follows from the wake
 
     with before_drop(monkeypatch, from_thread(inserted)):
-        assert not (await maintained(database)).tables_dropped
+        assert not (await maintained(database)).dropped
     assert await still_there(session, [row.key]) == [row.key]
 
 
@@ -260,10 +261,10 @@ async def test_a_table_with_an_insert_that_is_not_committed_yet_is_left_for_late
     with closing(user), closing(user.cursor()) as cursor:
         cursor.execute("BEGIN")
         cursor.execute(f"UPDATE {OLD_TABLE} SET status = 'pending' WHERE error IS NULL")
-        assert not (await maintained(database)).tables_dropped
+        assert not (await maintained(database)).dropped
         cursor.execute("ROLLBACK")
     assert sorted(await still_there(session, keys)) == keys
-    assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+    assert (await maintained(database)).dropped == (OLD_TABLE,)
 
 
 async def test_a_long_reader_of_an_old_table_holds_up_nobody_else(
@@ -276,7 +277,7 @@ async def test_a_long_reader_of_an_old_table_holds_up_nobody_else(
         cursor.execute("BEGIN")
         cursor.execute(f"SELECT COUNT(*) FROM {OLD_TABLE}")
         cursor.fetchall()
-        assert not (await maintained(database)).tables_dropped, "it is not waited for"
+        assert not (await maintained(database)).dropped, "it is not waited for"
         for driver in (mariadb, postgres):
             monkeypatch.setattr(driver, "DROP_WAIT_S", 60)
         round_ = asyncio.ensure_future(maintained(database))
@@ -285,7 +286,7 @@ async def test_a_long_reader_of_an_old_table_holds_up_nobody_else(
             await add(other.session("door"), [new_row(NOW + 1000 + n)])
         assert one_waits(url), "an insert has waited for the lock that the drop waits for"
         cursor.execute("COMMIT")
-    assert (await round_).tables_dropped == (OLD_TABLE,)
+    assert (await round_).dropped == (OLD_TABLE,)
 
 
 async def test_tables_are_dropped_while_others_insert_and_settle(
@@ -301,7 +302,7 @@ async def test_tables_are_dropped_while_others_insert_and_settle(
         keys = await add(lane, [new_row(NOW + n, shard=n % 4) for n in range(20)])
         await end(lane, keys, NOW)
         accepted += 20
-    assert len((await round_).tables_dropped) == 5
+    assert len((await round_).dropped) == 5
     day = await session.read(lambda tx: tx.find_jobs(SMS, Query(status=Status.DONE), None, 100_000))
     assert len(day) == accepted
 
@@ -309,7 +310,7 @@ async def test_tables_are_dropped_while_others_insert_and_settle(
 async def test_a_key_that_is_pruned_while_a_repeat_of_it_is_looked_up_belongs_to_the_repeat(postgres_url: str) -> None:
     database = await opened(postgres_url)
     session = database.session("door")
-    info = AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW)
+    info = SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW)
     await session.write(lambda tx: tx.insert_app(info, NOW))
     await session.write(lambda tx: tx.claim_keys(SMS, [new_row(idempotency_key="k")]))
     again, beside = new_row(idempotency_key="k"), new_row(idempotency_key="other")
@@ -355,7 +356,7 @@ async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: Se
     await set_low(session, NOW)
     rounds = await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))
     await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))
-    assert sorted(name for done in rounds for name in done.tables_dropped) == sorted(
+    assert sorted(name for done in rounds for name in done.dropped) == sorted(
         DAILY.table(SMS, (NOW - days * DAY_MS) // DAY_MS) for days in (9, 10)
     )
     assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 160}}
@@ -564,7 +565,7 @@ async def test_a_table_that_cannot_be_made_leaves_nothing_behind(session: Sessio
 async def test_a_table_that_cannot_be_dropped_keeps_no_other(postgres_url: str) -> None:
     database = await opened(postgres_url)
     session = database.session("door")
-    info = AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW)
+    info = SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW)
     await session.write(lambda tx: tx.insert_app(info, NOW))
     await old_day(session)
     await end(session, await add(session, [new_row(OLD + DAY_MS)]), OLD)

@@ -7,7 +7,8 @@ import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobRecord, Owner, Shard
-from infinite_scheduler.store.base import NodeInfo, Request, Scan, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import Statements, Update
 
 FAR_MS = 1 << 47
@@ -75,7 +76,9 @@ class Particular(Passing):
     def insert_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for place, key in entries:
             behind = (int.from_bytes(place, "big") + 1).to_bytes(len(place), "big")
-            found, _ = self.tx.scan_entries(Scan(app=app, shards=frozenset(range(256)), start=place, end=behind))
+            found, _ = self.tx.scan_entries(
+                Scan(app=app, shards=frozenset(range(256)), start=place, end=behind, limit=1000, room=8 << 20)
+            )
             if any(job.key == key for _, job in found):
                 raise StoreUnavailable("the entry is there already")
         self.tx.insert_entries(app, entries)
@@ -127,7 +130,7 @@ class Sweeping(Passing):
         return self.tx.lock_shards(shards, exclusive=exclusive)
 
     def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
-        every = {request.id for request in self.tx.read_requests(self.shards)} | set(ids)
+        every = {request.id for request in self.tx.read_requests(self.shards, 1000)} | set(ids)
         return set(self.tx.delete_requests(every)) & set(ids)
 
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from greenlet import GreenletExit, greenlet
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from tests.simulation.server import Aborted, Deadlock, Server, State, Transaction, Work
 from tests.simulation.statements import Pause, SimStatements
@@ -28,6 +29,9 @@ DEADLOCKS = 5
 
 class SimDatabase(Database):
     """The server as one process reaches it."""
+
+    kind = "a simulation"
+    has_clock = True
 
     def __init__(self, server: Server, process: Process, *, lanes: int = 2) -> None:
         self.server = server

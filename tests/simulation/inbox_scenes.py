@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from infinite_scheduler.errors import PlacesMoved
 from infinite_scheduler.model import Accepted, JobSpec
-from infinite_scheduler.store.base import Query
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.batch import Batch
 from infinite_scheduler.store.sql.statements import Body, Statements

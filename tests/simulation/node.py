@@ -17,7 +17,7 @@ from infinite_scheduler.model import Done, Failed, Job, Outcome, Retry
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import NodeInfo
+from infinite_scheduler.store.cluster import NodeInfo
 from infinite_scheduler.store.sql.store import SqlStore
 from tests.simulation.database import SimDatabase
 from tests.simulation.history import History

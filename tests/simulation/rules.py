@@ -20,7 +20,8 @@ from infinite_scheduler.engine import answerer, holdings, lane, lease, settler, 
 from infinite_scheduler.engine.dispatch import Desk
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard, priority_of, start_of
-from infinite_scheduler.store.base import Claim, Request, Scan, Settled, ShardInfo
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.ownership import Claim, Request, Scan, Settled
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.statements import Statements
@@ -234,7 +235,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
         steps = [step for of in self._windows.values() for step in of.next_steps(self._clock.wall_ms())]
         for step in steps:
             end, app = self.holdings.tenures[step.shard].end, step.shard.app
-            wanted = Scan(app=app, shards=frozenset({step.shard.number}), start=end, end=start_of(step.line_ms))
+            wanted = Scan(
+                app=app,
+                shards=frozenset({step.shard.number}),
+                start=end,
+                end=start_of(step.line_ms),
+                limit=1000,
+                room=8 << 20,
+            )
             found += (await self._ownership.scan(wanted)).jobs
         moved = await advance(self)
         for step in steps:

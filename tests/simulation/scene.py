@@ -17,22 +17,12 @@ from infinite_scheduler.model import (
     shard_of,
     start_of,
 )
-from infinite_scheduler.store.base import (
-    Answers,
-    AppInfo,
-    Claim,
-    Grant,
-    NodeInfo,
-    Request,
-    Scan,
-    Settled,
-    Settlement,
-    ShardInfo,
-    Step,
-)
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.door import Standing
 from infinite_scheduler.store.sql.statements import Body, NewRow, Statements
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.interleave import Act, Stage
 
 T = TypeVar("T")
@@ -59,7 +49,7 @@ def prepare(stage: Stage) -> None:
     """An app of two shards, which the old owner has from low to the line."""
 
     def body(tx: Statements) -> None:
-        tx.insert_app(AppInfo(name=APP, shards=2, paused=False, created_ms=NOW), NOW)
+        tx.insert_app(SqlApp(name=APP, shards=2, paused=False, created_ms=NOW), NOW)
         tx.lock_shards([SHARD, OTHER], exclusive=True)
         tx.write_shards(ShardInfo(shard=s, owner=OLD, line_ms=LINE, low_ms=LOW) for s in (SHARD, OTHER))
 
@@ -106,11 +96,11 @@ def takes(
 
 
 def releases() -> Body[None]:
-    return lambda tx: owner.release(tx, {SHARD: OLD}, {SHARD: LOW})
+    return lambda tx: owner.release(tx, {SHARD: OLD}, {SHARD: LOW}, {})
 
 
 def reloads() -> Body[Sequence[Grant]]:
-    return lambda tx: owner.reload(tx, {SHARD: OLD}, ())
+    return lambda tx: owner.reload(tx, {SHARD: OLD}, (), {})
 
 
 def advances(line_ms: int, low_ms: int = LOW) -> Body[frozenset[Shard]]:
@@ -119,7 +109,7 @@ def advances(line_ms: int, low_ms: int = LOW) -> Body[frozenset[Shard]]:
 
 def answers(requests: Sequence[Request], by: Owner = OLD) -> Body[Answers]:
     owners = {SHARD: by} | {request.shard: by for request in requests}
-    return lambda tx: owner.answer(tx, owners, requests, (), NOW)
+    return lambda tx: owner.answer(tx, owners, requests, (), NOW, 8 << 20)
 
 
 def settles(*outcomes: Settlement, exclusive: bool = False) -> Body[Settled | None]:
@@ -144,7 +134,7 @@ def renews(beat: int) -> Body[None]:
 
 
 def requests_of(stage: Stage) -> Sequence[Request]:
-    return stage.look(lambda tx: tx.read_requests([SHARD, OTHER]))
+    return stage.look(lambda tx: tx.read_requests([SHARD, OTHER], 1000))
 
 
 def named(stage: Stage) -> set[bytes]:
@@ -166,7 +156,9 @@ def scanned(stage: Stage, start_ms: int, end_ms: int, shard: Shard = SHARD) -> d
     found: dict[bytes, Job] = {}
     start: bytes | None = start_of(start_ms)
     while start is not None:
-        wanted = Scan(app=APP, shards=frozenset({shard.number}), start=start, end=start_of(end_ms))
+        wanted = Scan(
+            app=APP, shards=frozenset({shard.number}), start=start, end=start_of(end_ms), limit=1000, room=8 << 20
+        )
         page = stage.look(lambda tx, wanted=wanted: owner.scan(tx, wanted))  # type: ignore[misc]
         found |= {job.key: job for job in page.jobs}
         start = page.next

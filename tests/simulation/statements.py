@@ -10,9 +10,12 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import NAMED, ROOM, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, named
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.server import Transaction, Work
 
 P = ParamSpec("P")
@@ -177,7 +180,7 @@ class SimStatements(Statements):
             yield from self.transaction.insert("requests", request.id, request)
 
     @reads
-    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         found = [request for request in self.transaction.rows("requests").values() if request.shard in shards]
         if len(found) > 1:
             self.transaction.server.world.rng.shuffle(found)
@@ -260,11 +263,11 @@ class SimStatements(Statements):
         return counts
 
     @reads
-    def read_apps(self) -> Sequence[AppInfo]:
+    def read_apps(self) -> Sequence[SqlApp]:
         return list(self.transaction.rows("apps").values())
 
     @writes
-    def insert_app(self, app: AppInfo, now_ms: int) -> Work[None]:
+    def insert_app(self, app: SqlApp, now_ms: int) -> Work[None]:
         if not (yield from self.transaction.insert("apps", app.name, app)):
             return
         for number in range(app.shards):
@@ -398,10 +401,14 @@ def fresh(record: JobRecord) -> JobRecord:
     return msgspec.structs.replace(record, job=copy(record.job))
 
 
+HEAVY = 8 << 20
+"""Bytes: as much as is read at a time."""
+
+
 def head(record: JobRecord, *, heavy: bool) -> Head:
     """The row without what it carries; a heavy one leaves no room for others."""
     job = record.job
-    size = ROOM if heavy else len(job.payload)
+    size = HEAVY if heavy else len(job.payload)
     return Head(key=job.key, due_ms=job.due_ms, attempt=job.attempt, status=record.status, size=size)
 
 

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import pytest
 
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from tests.contract.test_statements import StatementsContract
 from tests.simulation.database import SimDatabase
@@ -19,6 +20,8 @@ T = TypeVar("T")
 class Bridge(Database):
     """The simulated database for a caller who lives in real time: each call lets virtual time go on until it ends."""
 
+    kind = "a simulation"
+    has_clock = True
     lanes = 2
 
     def __init__(self) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobId, JobSpec, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.base import AppInfo, Request, Scan, ShardInfo
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.database import SimDatabase, SimSession
 from tests.simulation.server import Server, Weather
 from tests.simulation.statements import SimStatements
@@ -27,7 +29,7 @@ class Bench:
         self.world = World(seed, stall=0.0)
         self.server = Server(self.world, Weather(unfair=0.0))
         setup = self.session("setup")
-        info = AppInfo(name=APP, shards=2, paused=False, created_ms=0)
+        info = SqlApp(name=APP, shards=2, paused=False, created_ms=0)
         self.world.complete(self.processes["setup"], setup.write(lambda tx: tx.insert_app(info, EPOCH_MS)))
         if weather is not None:
             self.server.weather = weather
@@ -81,7 +83,9 @@ def retried(row: NewRow, due_ms: int, attempt: int = 1) -> Update:
 
 
 def everything(tx: Statements) -> Sequence[bytes]:
-    scan = Scan(app=APP, shards=frozenset({0, 1}), start=start_of(0), end=start_of(EPOCH_MS * 2))
+    scan = Scan(
+        app=APP, shards=frozenset({0, 1}), start=start_of(0), end=start_of(EPOCH_MS * 2), limit=1000, room=8 << 20
+    )
     rows, end = tx.scan_rows(scan)
     while end is not None:
         more, end = tx.scan_rows(msgspec.structs.replace(scan, start=end))
@@ -272,7 +276,9 @@ def test_an_entry_leads_a_scan_to_its_row(bench: Bench) -> None:
         tx.insert_entries(APP, [(position(row.key, due_ms), row.key)] * 2)
 
     bench.do("one", move)
-    scan = Scan(app=APP, shards=frozenset({0}), start=start_of(due_ms), end=start_of(due_ms + 1))
+    scan = Scan(
+        app=APP, shards=frozenset({0}), start=start_of(due_ms), end=start_of(due_ms + 1), limit=1000, room=8 << 20
+    )
     entries, end = bench.do("two", lambda tx: tx.scan_entries(scan))  # type: ignore[misc]
     assert [(at, job.due_ms) for at, job in entries] == [(position(row.key, due_ms), due_ms)]  # type: ignore[has-type]
     assert end is None  # type: ignore[has-type]

@@ -20,7 +20,10 @@ from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, 
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import NodeInfo, Query, Upkeep, Verdict
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.store import SqlStore
@@ -40,6 +43,8 @@ ALARMS = (events.Swept, events.Early, events.TaskFailed)
 class Wire(Database):
     """One node's connection to the database that all nodes of a test share; it can be cut."""
 
+    kind = "a rig"
+    has_clock = False
     lanes = 1
 
     def __init__(self, inner: Database, dead: set[str]) -> None:
@@ -359,7 +364,9 @@ class EngineRig:
 
     def change(self, change: Change, accepted: Accepted, **options: Any) -> "asyncio.Task[Verdict]":
         """Ask for a change from another process."""
-        return asyncio.ensure_future(self.client.change(change, accepted.key, app=APP, **options))
+        return asyncio.ensure_future(
+            self.client.change(change, accepted.key, app=APP, **{"patience_ms": 15_000, **options})
+        )
 
     def delivered(self, app: str = APP) -> list[bytes]:
         return [d.job.key for d in self.deliveries if d.job.app == app]

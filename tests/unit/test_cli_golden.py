@@ -36,8 +36,10 @@ from infinite_scheduler.model import (
     Status,
     new_key,
 )
-from infinite_scheduler.store.base import AppInfo, Found, NodeInfo, Sample, ShardInfo, Survey, View
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Place, Source
+from infinite_scheduler.store.looking import Found, Survey
+from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.testing import ManualClock
 
 GOLDEN = Path(__file__).with_name("cli_golden.txt")
@@ -114,7 +116,7 @@ SHARDS = tuple(
 )
 APPS = (
     AppInfo(name="sms", shards=4, paused=False, created_ms=NOW - DAY),
-    AppInfo(name="mail", shards=1, paused=True, created_ms=NOW - DAY, span="hourly"),
+    AppInfo(name="mail", shards=1, paused=True, created_ms=NOW - DAY),
     AppInfo(name="post", shards=16, paused=False, created_ms=NOW - DAY),
 )
 VIEW = View(
@@ -216,7 +218,8 @@ class FakeClient:
 
     async def get(self, job_id: str) -> JobRecord:
         del job_id
-        return self._records[0]
+        job = self._records[0].job
+        return msgspec.structs.replace(self._records[0], kept_in=DAILY.table_of(job.app, job.key))
 
     cancel = run_now = retry = get
 

@@ -14,7 +14,7 @@ from infinite_scheduler.sync_client import SyncClient
 def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.cli.presence.MAKING_MS", 60_000)  # a slow disk takes its time
+    monkeypatch.setattr("infinite_scheduler.store.sql.sqlite.scheme.MAKING_MS", 60_000)  # a slow disk takes its time
     path = tmp_path / "new.db"
     path.touch()
     made = threading.Event()
@@ -33,7 +33,7 @@ def test_a_blank_file_that_a_node_is_making_a_store_of_is_waited_for(
 def test_a_file_that_stays_blank_is_no_store_and_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.cli.presence.MAKING_MS", 50)
+    monkeypatch.setattr("infinite_scheduler.store.sql.sqlite.scheme.MAKING_MS", 50)
     path = tmp_path / "blank.db"
     path.touch()
     with pytest.raises(StoreMismatch, match="is no store"):

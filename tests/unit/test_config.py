@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,12 +26,14 @@ from infinite_scheduler.config import (
     parse_size,
     settings_at,
 )
-from infinite_scheduler.config.settings import StoreSettings
+from infinite_scheduler.config.store import StoreSettings
 from infinite_scheduler.config.values import read_duration
 from infinite_scheduler.errors import ConfigError, InvalidRequest
 from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.model import MAX_DUE_MS
+from infinite_scheduler.store.sql.limits import SqlLimits
+from infinite_scheduler.store.sql.server.address import CONNECT_TIMEOUT_S
 
 APP = {"function": "shop.jobs:send"}
 
@@ -285,7 +288,7 @@ class TestWrongValues:
             ("store.sslcert", [], "a string"),
             ("store.sslkey", "", "a text that is not empty"),
             ("store.connect_timeout", 0, "of 1ms or more"),
-            ("store.connect_timeout", "2h", "more than 0 and at most 3600"),
+            ("store.connect_timeout", "2h", 'expected at most "1h"'),
             ("store.idle_in_transaction", 0, "of 1ms or more"),
             ("store.idle_in_transaction", "61m", 'at most "1h"'),
             ("store.lock_wait", "2h", 'at most "1h"'),
@@ -960,3 +963,12 @@ class TestSizes:
     def test_anything_else_is_refused(self, value: object) -> None:
         with pytest.raises(ValueError, match="expected a size"):
             parse_size(value)
+
+
+def test_a_sql_store_does_by_itself_what_the_settings_say_it_does() -> None:
+    every = StoreSettings()
+    told = StoreSettings(**{name: getattr(every, name) for name in StoreSettings.model_fields}).options
+    limits = SqlLimits()
+    assert SqlLimits.of(told) == msgspec.structs.replace(limits, tables="daily")
+    assert told.keys() == set(SqlLimits.__struct_fields__)
+    assert every.connect_timeout.total_seconds() == CONNECT_TIMEOUT_S

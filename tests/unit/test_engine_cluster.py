@@ -12,7 +12,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.base import Grant
+from infinite_scheduler.store.ownership import Grant
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 

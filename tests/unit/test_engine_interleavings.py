@@ -137,7 +137,7 @@ async def test_cancels_from_the_nodes_own_process_around_the_due_moment() -> Non
         verdicts = {}
         for a in accepted:
             await world.advance(1)
-            verdicts[a.key] = await world.run(node.store.change(Change.CANCEL, a.key, app="mail"))
+            verdicts[a.key] = await world.run(node.store.change(Change.CANCEL, a.key, app="mail", patience_ms=15_000))
         await world.advance(1000)
         for a in accepted:
             assert verdicts[a.key].granted != (a.key in world.delivered())

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.window import ROOM
 from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
-from infinite_scheduler.store.base import ROOM, Page, Scan
+from infinite_scheduler.store.ownership import Page, Scan
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 MIB = 1 << 20
@@ -155,7 +156,9 @@ async def test_jobs_that_were_moved_are_read_as_far_as_there_is_room_and_none_is
     async with rig(budget_bytes=budget) as world:
         accepted = await world.add(*range(90_000, 90_048), payload=LARGE)
         for n, a in enumerate(accepted):
-            assert (await world.client.change(Change.RESCHEDULE, a.key, due_ms=world.now + 5000 + n)).granted
+            assert (
+                await world.client.change(Change.RESCHEDULE, a.key, due_ms=world.now + 5000 + n, patience_ms=15_000)
+            ).granted
         with measured(budget + 2 * budget + 2 * MIB):
             node = await world.node().app().start()
             await world.advance(1000)

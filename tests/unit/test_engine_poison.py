@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.clock import sleep
-from infinite_scheduler.engine.quarantine import PATIENCE_MS, WATCH_MS
+from infinite_scheduler.engine.quarantine import ALONE, FEW, MANY, PATIENCE_MS, WATCH_MS
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Shard, Status
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.base import ALONE, FEW, MANY
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 POISON = "poison"

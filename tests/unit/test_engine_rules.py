@@ -10,9 +10,11 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.lane import LaneSettings
+from infinite_scheduler.engine.quarantine import MANY
 from infinite_scheduler.model import Accepted, Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.base import MANY, Claim, NodeInfo, Request, Step, View
+from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.ownership import Claim, Request, Step
 from infinite_scheduler.store.sql import door, owner
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from tests.simulation.rules import without

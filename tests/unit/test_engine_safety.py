@@ -9,7 +9,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Job, Status
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.base import Page, Scan
+from infinite_scheduler.store.ownership import Page, Scan
 from tests.unit.engine_rig import rig
 
 

@@ -13,7 +13,6 @@ from infinite_scheduler.ingest.status import PartitionStatus, Reset, TopicStatus
 from infinite_scheduler.kafka import admin as admin_module
 from infinite_scheduler.kafka.admin import Admin, Group, Member
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.base import StoreLimits
 from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Place, Source, new_letter_id
 from tests.services.topics import write
 
@@ -23,7 +22,7 @@ GROUP = "readers"
 
 @pytest.fixture
 async def inbox() -> AsyncIterator[Inbox]:
-    store = open_store("sqlite:///:memory:", SystemClock(), StoreLimits())
+    store = open_store("sqlite:///:memory:", SystemClock())
     await store.open()
     yield store.inbox()
     await store.close()

@@ -6,7 +6,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from infinite_scheduler.errors import ConfigError, SendError
 from infinite_scheduler.kafka.errors import config_error, is_permanent, reason, send_error
-from infinite_scheduler.kafka.options import OWNED, KafkaOptions, masked
+from infinite_scheduler.kafka.options import OWNED, KafkaOptions
+from infinite_scheduler.secrets import without_secrets
 
 SECRET = "t0p-s3cret"
 SECRETS = {
@@ -83,13 +84,13 @@ def test_a_secret_in_the_brokers_address_or_in_a_url_is_masked() -> None:
     ],
 )
 def test_what_looks_like_a_secret_in_a_text_is_masked(text: str) -> None:
-    assert SECRET not in masked(text)
-    assert "***" in masked(text)
+    assert SECRET not in without_secrets(text)
+    assert "***" in without_secrets(text)
 
 
 def test_a_text_without_secrets_stays_as_it_is() -> None:
     text = "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)"
-    assert masked(text) == text
+    assert without_secrets(text) == text
 
 
 OPTIONS = KafkaOptions("broker:9092", {"sasl.password": SECRET})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infinite_scheduler.engine.moment import DRIFT_PPM, Agreed, StoreClock
-from infinite_scheduler.store.base import Sample
+from infinite_scheduler.store.cluster import Sample
 from infinite_scheduler.testing import ManualClock
 
 LIMIT_MS = 5000

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from infinite_scheduler import views
-from infinite_scheduler.cli.jobs import table_of
 from infinite_scheduler.model import Accepted, Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo, Survey, View
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Source
+from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.app import AppState, app_views
 from infinite_scheduler.views.dead_letter import (
     LetterDetails,
@@ -43,8 +43,8 @@ def shard(number: int, nonce: str) -> ShardInfo:
     return ShardInfo(shard=Shard("sms", number), owner=Owner(nonce, 7), line_ms=NOW + 5, low_ms=NOW - 5)
 
 
-def app(name: str, *, paused: bool = False, span: str = "daily") -> AppInfo:
-    return AppInfo(name=name, shards=4, paused=paused, created_ms=NOW, span=span)
+def app(name: str, *, paused: bool = False) -> AppInfo:
+    return AppInfo(name=name, shards=4, paused=paused, created_ms=NOW)
 
 
 SURVEY = Survey(
@@ -92,23 +92,6 @@ def test_an_accepted_job_says_whether_it_was_known() -> None:
         "due_ms": NOW,
         "repeated": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("span", "later", "table"),
-    [
-        ("daily", False, "sms_scheduled_jobs_20300101"),
-        ("hourly", False, "sms_scheduled_jobs_2030010100"),
-        ("daily", True, "sms_scheduled_jobs_later"),
-    ],
-)
-def test_the_table_of_a_job_follows_its_app_and_id(span: str, later: bool, table: str) -> None:
-    job = msgspec.structs.replace(JOB, key=bytes(JobId.make(NOW, shard=3, priority=1, later=later)))
-    assert table_of(job, View(nodes=(), shards=(), apps=(app("sms", span=span),))) == table
-
-
-def test_a_job_of_an_app_that_is_not_known_is_in_a_daily_table() -> None:
-    assert table_of(JOB, View(nodes=(), shards=(), apps=())) == "sms_scheduled_jobs_20300101"
 
 
 # The cluster

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.base import AppInfo, NodeInfo, Sample, ShardInfo, Survey, View
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.explain import Explanation, Reason, explain
 from infinite_scheduler.views.node import NodeState, node_state, silence_ms
 
@@ -36,7 +37,7 @@ def survey(
 
 
 def judged(job: JobRecord, around: Survey | None = None) -> Explanation:
-    return explain(job, around or survey(), table="a_table", now_ms=NOW, lease_ms=LEASE)
+    return explain(job, around or survey(), now_ms=NOW, lease_ms=LEASE)
 
 
 FAILED_ONCE = Attempt(attempt=1, started_ms=DUE, finished_ms=DUE + 5, node="scheduler-1", error="OSError: down")
@@ -44,8 +45,8 @@ RUNNING = Attempt(attempt=1, started_ms=NOW - 4000, node="scheduler-1")
 
 
 def test_it_says_where_the_job_is_and_who_owns_it() -> None:
-    answer = judged(record())
-    assert (answer.table, answer.shard) == ("a_table", 3)
+    answer = judged(record(kept_in="sms_scheduled_jobs_20291231"))
+    assert (answer.table, answer.shard) == ("sms_scheduled_jobs_20291231", 3)
     assert answer.owner is not None
     assert (answer.owner.node, answer.owner.epoch, answer.owner.state) == ("scheduler-1", 7, NodeState.ALIVE)
     assert (answer.line_ms, answer.low_ms) == (NOW + 30_000, NOW - 60_000)

@@ -1,7 +1,6 @@
 """What a shell offers for the word that is being typed: found out quickly, or not at all, and nothing is made."""
 
-from collections.abc import Iterable, MutableMapping
-from contextlib import closing
+from collections.abc import Iterable, MutableMapping, Sequence
 
 import typer
 
@@ -42,10 +41,7 @@ def _names(config: object, store: object) -> Iterable[str]:
     return [*settings.apps, *_stored(settings.store.address_url)]
 
 
-def _stored(url: str) -> list[str]:
-    from infinite_scheduler.store.sql.sqlite.database import glance, path_of  # noqa: PLC0415
+def _stored(url: str) -> Sequence[str]:
+    from infinite_scheduler.store import scheme_of  # noqa: PLC0415
 
-    if not url.startswith("sqlite:"):
-        return []
-    with closing(glance(path_of(url))) as connection:
-        return [name for (name,) in connection.execute("SELECT name FROM scheduler_apps")]
+    return scheme_of(url).app_names(url)

@@ -15,7 +15,7 @@ from infinite_scheduler.kafka.chatter import Chatter
 from infinite_scheduler.kafka.embedded import embedded_broker
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import WantedTopic, make_topics
-from infinite_scheduler.store.sql.server.masking import masked
+from infinite_scheduler.store import shown_url
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -98,7 +98,7 @@ async def open_stage(kafka: str | None, store: str | None, left: list[str]) -> A
             await stack.enter_async_context(_own_topics(stage, left))
         yield stage
         if store is not None:
-            left.append(f"app {stage.app} with its jobs in {masked(store)}")
+            left.append(f"app {stage.app} with its jobs in {shown_url(store)}")
 
 
 @contextmanager

@@ -5,9 +5,7 @@ from typing import Any
 
 from infinite_scheduler.cli.session import Session
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import Job, JobRecord
-from infinite_scheduler.store.base import View
-from infinite_scheduler.store.sql.tables import DAILY, span_of
+from infinite_scheduler.model import JobRecord
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_view
 from infinite_scheduler.views.times import ms_of, relative, when
@@ -137,18 +135,11 @@ async def explain_job(session: Session, job_id: str) -> None:
     """Say where a job is, who owns it, and why it has not fired."""
     record = await session.client.get(job_id)
     survey = await session.client.survey()
-    table = table_of(record.job, survey.view)
-    answer = explain(record, survey, table=table, now_ms=session.now_ms, lease_ms=session.lease_ms)
+    answer = explain(record, survey, now_ms=session.now_ms, lease_ms=session.lease_ms)
     if session.out.as_json:
         session.out.record(answer)
     else:
         _print_explanation(session, answer)
-
-
-def table_of(job: Job, view: View) -> str:
-    """The table that a SQL store keeps this job in."""
-    span = next((span_of(app.span) for app in view.apps if app.name == job.app), DAILY)
-    return span.table_of(job.app, job.key)
 
 
 def _print_explanation(session: Session, answer: Explanation) -> None:

@@ -16,7 +16,7 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
 from infinite_scheduler.scheduler import Scheduler
-from infinite_scheduler.store.sql.server.masking import masked
+from infinite_scheduler.store import shown_url
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> 
 
 def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
     settings = scheduler.settings
-    apps, url = sorted(settings.apps), masked(settings.store.address_url)
+    apps, url = sorted(settings.apps), shown_url(settings.store.address_url)
     topics = [config.topic for config in scheduler.ingests]
     if as_json:
         line = {

@@ -18,7 +18,8 @@ from infinite_scheduler.observe.events import (
     Observer,
     OrphanApp,
 )
-from infinite_scheduler.store.base import Claim, NodeInfo, Ownership, ShardInfo, View
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo, View
+from infinite_scheduler.store.ownership import Claim, Ownership
 
 LOOKS = 4
 """In every heartbeat. A node's silence counts from the look that saw its last sign of life, so a look more often means

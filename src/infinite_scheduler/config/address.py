@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infinite_scheduler.store.sql.server.address import BadPart, Parts, make_address, names_server, read_url, write_url
-from infinite_scheduler.store.sql.server.options import SECRET, checked
+from infinite_scheduler.store import find_scheme, scheme_of
+from infinite_scheduler.store.scheme import NOT_AN_ADDRESS, BadPart
 
 DEFAULT_URL: Final = "sqlite:///scheduler.db"
 
@@ -22,57 +22,20 @@ PARTS: Final = (
 )
 """The settings that name a server where no URL does."""
 
-_KINDS: Final = {"mysql": "mariadb", "postgresql": "postgres"}
 
-_HARMLESS: Final = frozenset({"password", "connect_timeout"})
-"""These do not say where the store is: one from the environment may stand beside a SQLite file."""
-
-
-def parts_in(values: Mapping[str, Any]) -> dict[str, str]:
-    """What separate settings say of an address, in the words of a URL. Raises BadPart."""
-    said = {name: _checked(name, str(value)) for name, value in values.items() if value not in {None, ""}}
-    return said | ({"kind": _KINDS.get(said["kind"], said["kind"])} if "kind" in said else {})
-
-
-def _checked(name: str, value: str) -> str:
-    try:
-        return checked(name, value)
-    except ValueError as error:
-        raise BadPart(name, str(error)) from None
-
-
-def effective_url(url: str | None, said: Parts) -> str:
+def effective_url(url: str | None, parts: Mapping[str, Any]) -> str:
     """The URL with what it leaves open filled in, or one made of the settings alone. Raises BadPart."""
-    places = [name for name in said if name not in _HARMLESS]
-    if url is None and not places:
+    said = {name: value for name, value in parts.items() if value not in {None, ""}}
+    if url is not None:
+        scheme = find_scheme(url)
+        return url if scheme is None else scheme.complete(url, said)
+    places = [name for name in said if name not in NOT_AN_ADDRESS]
+    if not places:
         return DEFAULT_URL
-    if url is None:
-        return _made(said, places[0])
-    if not names_server(url):
-        if places:
-            raise BadPart(places[0], "contradicts store.url, which names no database server: leave out one of the two")
-        return url
-    return _filled(url, said)
-
-
-def _made(said: Parts, named: str) -> str:
     if "kind" not in said:
-        raise BadPart("kind", f'expected "mariadb", "mysql" or "postgresql", as store.{named} names a database server')
-    if "database" not in said:
-        raise BadPart("database", f"expected the name of a database, as store.{named} names a database server")
-    make_address(said)
-    return write_url(said)
-
-
-def _filled(url: str, said: Parts) -> str:
-    in_url = read_url(url)
-    for name, value in said.items():
-        if in_url.get(name, value) != value:
-            other = "another one" if name in SECRET else f'"{in_url[name]}"'
-            raise BadPart(name, f"contradicts store.url, which says {other}: leave out one of the two")
-    filled = in_url | dict(said)
-    make_address(filled)
-    return url if filled == in_url else write_url(filled)
+        kinds = 'expected "mariadb", "mysql" or "postgresql"'
+        raise BadPart("kind", f"{kinds}, as store.{places[0]} names a database server")
+    return scheme_of(said["kind"]).complete(None, said)
 
 
 def outweighed(below: Mapping[str, Any], url: object) -> dict[str, Any]:
@@ -85,7 +48,5 @@ def outweighed(below: Mapping[str, Any], url: object) -> dict[str, Any]:
 
 
 def _needs_password(url: object) -> bool:
-    try:
-        return isinstance(url, str) and names_server(url) and "password" not in read_url(url)
-    except ValueError:
-        return False
+    scheme = find_scheme(url) if isinstance(url, str) else None
+    return scheme is not None and isinstance(url, str) and scheme.needs_password(url)

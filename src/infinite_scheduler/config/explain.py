@@ -14,7 +14,7 @@ from infinite_scheduler.config.apps import KINDS, AppSettings
 from infinite_scheduler.config.kafka import hides
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.config.values import show
-from infinite_scheduler.store.sql.server.masking import HIDDEN
+from infinite_scheduler.secrets import HIDDEN
 
 _SHAPES: Final = {
     "model_type": "a table",

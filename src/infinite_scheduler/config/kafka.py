@@ -20,7 +20,8 @@ from infinite_scheduler.config.values import (
     show,
     whole,
 )
-from infinite_scheduler.kafka.options import OWNED, KafkaOptions, Value, is_secret
+from infinite_scheduler.kafka.options import OWNED, KafkaOptions, Value
+from infinite_scheduler.secrets import is_secret
 
 _SHORTHANDS: Final = (
     "security_protocol",

@@ -7,106 +7,24 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from infinite_scheduler.config.address import DEFAULT_URL, PARTS, effective_url, parts_in
 from infinite_scheduler.config.apps import AnyApp
 from infinite_scheduler.config.kafka import IngestSettings, KafkaSettings
 from infinite_scheduler.config.section import Section
+from infinite_scheduler.config.store import StoreSettings
 from infinite_scheduler.config.values import (
     AppName,
     Duration,
-    FilledText,
     LogLevel,
     NodeId,
     PositiveDuration,
     Size,
-    StoreUrl,
     Zone,
     does_not_fit,
     show,
     whole,
 )
-from infinite_scheduler.store.sql.server.address import CONNECT_TIMEOUT_S, BadPart
-
-LONGEST_WAIT: Final = timedelta(hours=1)
 
 ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
-
-
-class StoreSettings(Section):
-    """Where jobs wait."""
-
-    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may carry a password
-    """The durable home of jobs; a relative SQLite path is relative to the working directory."""
-    kind: Literal["mariadb", "mysql", "postgresql"] | None = None
-    """Which database server is meant, where `url` does not say it."""
-    host: FilledText | None = None
-    """The server's name or number, or the path of its Unix socket."""
-    port: Annotated[int, whole(1, 65535)] | None = None
-    """The server's port."""
-    database: FilledText | None = None
-    """The database on the server."""
-    user: FilledText | None = None
-    """Who logs in."""
-    password: str | None = Field(default=None, repr=False)
-    """The password of the user."""
-    sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = None
-    """How much TLS is asked of the server."""
-    sslrootcert: FilledText | None = None
-    """The certificate authorities that may vouch for the server: a PEM file, or "system"."""
-    sslcert: FilledText | None = None
-    """The certificate by which the user is known: a PEM file."""
-    sslkey: FilledText | None = None
-    """The key of that certificate: a PEM file."""
-    connect_timeout: PositiveDuration = timedelta(seconds=CONNECT_TIMEOUT_S)
-    """How long a connection to the server may take to come about."""
-    idle_in_transaction: PositiveDuration = timedelta(seconds=5)
-    """How long a transaction may stay idle before the server ends it: its process may be frozen, with locks in hand."""
-    lock_wait: PositiveDuration = timedelta(seconds=10)
-    """How long a transaction on the server waits for a lock that somebody holds; shorter than `silence`."""
-    silence: PositiveDuration = timedelta(seconds=20)
-    """After what silence in the middle of a statement the server is given up as frozen or cut off."""
-    connections: Annotated[int, whole(1, 100)] = 2
-    """How many connections to the server all that comes in may use at once."""
-    lanes: Annotated[int, whole(1, 4)] = 2
-    """How many connections to the server the node's own work is spread over."""
-    ddl: bool = True
-    """May this process make and drop tables on the server?"""
-    tables: Literal["daily", "hourly"] = "daily"
-    """What span of time one table of jobs on the server is for."""
-    shards: Annotated[int, whole(1, 256)] = 16
-    """How many shards a new app gets; fixed when the app is made."""
-    retention: PositiveDuration = timedelta(days=7)
-    """How long settled jobs are kept."""
-    idempotency: PositiveDuration = timedelta(hours=24)
-    """How long an idempotency key is remembered."""
-
-    @property
-    def address_url(self) -> str:
-        """Where the store is: `url`, with what it leaves open filled in by the settings beside it."""
-        given = {name: getattr(self, name) for name in PARTS}
-        if "connect_timeout" in self.model_fields_set:
-            given["connect_timeout"] = f"{self.connect_timeout.total_seconds():g}"
-        return effective_url(self.url if "url" in self.model_fields_set else None, parts_in(given))
-
-    @model_validator(mode="after")
-    def _a_server_speaks_before_it_is_given_up(self) -> Self:
-        for name in ("idle_in_transaction", "lock_wait", "silence"):
-            if getattr(self, name) > LONGEST_WAIT:
-                raise does_not_fit(name, getattr(self, name), f"expected at most {show(LONGEST_WAIT)}")
-        if self.silence <= self.lock_wait:
-            expected = f"expected longer than lock_wait, which is {show(self.lock_wait)}"
-            raise does_not_fit("silence", self.silence, expected)
-        return self
-
-    @model_validator(mode="after")
-    def _names_one_place(self) -> Self:
-        try:
-            self.address_url  # noqa: B018
-        except BadPart as error:
-            beside = getattr(self, error.part, None)
-            part = error.part if beside is not None or "url" not in self.model_fields_set else "url"
-            raise does_not_fit(part, getattr(self, part, None), str(error)) from None
-        return self
 
 
 class NodeSettings(Section):

@@ -19,8 +19,8 @@ from infinite_scheduler.errors import InvalidTime
 from infinite_scheduler.kafka import names
 from infinite_scheduler.model import APP_NAME
 from infinite_scheduler.policy.calendar import parse_duration
-from infinite_scheduler.store.sql.server.address import names_server, read_url
-from infinite_scheduler.store.sql.server.masking import masked, without_secrets
+from infinite_scheduler.secrets import without_secrets
+from infinite_scheduler.store import find_scheme, shown_url
 
 _FUNCTION: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -152,8 +152,9 @@ def _known_misfire(word: object) -> object:
 
 
 def _readable_url(url: str) -> str:
-    if names_server(url):
-        read_url(url)
+    scheme = find_scheme(url)
+    if scheme is not None:
+        scheme.check(url)
     return url
 
 
@@ -215,8 +216,8 @@ def show(value: object) -> str:
     elif isinstance(value, tuple | list):
         return f"[{', '.join(show(item) for item in value)}]"
     elif isinstance(value, str):
-        value = masked(value)
-    text = without_secrets(json.dumps(value, ensure_ascii=False, default=str))
+        value = shown_url(value)
+    text = without_secrets(json.dumps(value, ensure_ascii=False, default=str), shown_url)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 

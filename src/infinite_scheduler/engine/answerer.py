@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.holdings import Holdings
+from infinite_scheduler.engine.window import ROOM
 from infinite_scheduler.model import Job, Shard
-from infinite_scheduler.store.base import Answers, Ownership, Request, named
+from infinite_scheduler.store.ownership import Answers, Ownership, Request, named
 
 IDLE_MS = 1000
 
@@ -82,7 +83,7 @@ class Answerer:
                 handed_over.add(key)
             elif (job := holdings.windows[request.shard.app].take_off(key, tenure)) is not None:
                 off[key] = job
-        answers = await holdings.written(owners, self._ownership.answer(owners, requests, handed_over))
+        answers = await holdings.written(owners, self._ownership.answer(owners, requests, handed_over, ROOM))
         self._follow(answers, handed_over, off)
 
     def _follow(self, answers: Answers, handed_over: Collection[bytes], off: dict[bytes, Job]) -> None:

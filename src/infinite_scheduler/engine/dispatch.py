@@ -19,7 +19,7 @@ from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, 
 from infinite_scheduler.policy.misfire import Misfire
 from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import Running, Settlement
+from infinite_scheduler.store.ownership import Running, Settlement
 
 AT_ONCE = 64
 """So many calls of handlers are begun between two looks at the gate and the clock: well under a millisecond."""

@@ -12,7 +12,7 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import Observer, ShardsLost, ShardsTaken
-from infinite_scheduler.store.base import Grant
+from infinite_scheduler.store.ownership import Grant
 
 T = TypeVar("T")
 
@@ -20,12 +20,15 @@ T = TypeVar("T")
 class Holdings:
     """The shards of one lane, each with the reign under which it is held, and the windows that read them ahead."""
 
-    def __init__(self, windows: Mapping[str, Window], absence: Absence, clock: Clock, tell: Observer) -> None:
+    def __init__(
+        self, windows: Mapping[str, Window], absence: Absence, clock: Clock, tell: Observer, *, marks: bool
+    ) -> None:
         self.tenures: dict[Shard, Tenure] = {}
         self.windows = windows
         self._absence = absence
         self._clock = clock
         self._tell = tell
+        self._marks = marks  # without them nobody can be suspected
 
     # Shards come and go
 
@@ -38,7 +41,7 @@ class Holdings:
             former = self.tenures.get(grant.shard)
             if former is not None:
                 self.leave(former)
-            tenure = Tenure(grant, careful_ms=self._clock.wall_ms() if grant.unclean else -1)
+            tenure = Tenure(grant, careful_ms=self._clock.wall_ms() if grant.unclean and self._marks else -1)
             self.tenures[grant.shard] = tenure
             self.windows[grant.shard.app].enter(tenure)
         if grants:

@@ -8,7 +8,7 @@ import msgspec
 
 from infinite_scheduler.model import MAX_DUE_MS, Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.base import Settlement
+from infinite_scheduler.store.ownership import Settlement
 
 MS = timedelta(milliseconds=1)
 

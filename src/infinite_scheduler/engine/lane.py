@@ -14,13 +14,14 @@ from infinite_scheduler.engine.absence import Absence
 from infinite_scheduler.engine.answerer import Answerer
 from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.engine.judge import describe
+from infinite_scheduler.engine.quarantine import LIFTED
 from infinite_scheduler.engine.settler import AT_MOST, Settler
 from infinite_scheduler.engine.sweep import Sweep
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
-from infinite_scheduler.store.base import NAMED, Claim, Ownership
+from infinite_scheduler.store.ownership import Claim, Ownership
 
 STRAINED = 2 * AT_MOST
 """With so many outcomes to be settled, the lane is behind."""
@@ -35,7 +36,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_poll_ms: int = 50
     sweep_ms: int = 60_000
     shown_ms: int = 1000
-    answer_at_most: int = NAMED  # jobs named by requests in one transaction; payloads are read as far as there is room
+    answer_at_most: int = 1000  # jobs named by requests in one transaction; payloads are read as far as there is room
 
 
 class Lane:
@@ -56,7 +57,7 @@ class Lane:
         self._turns = 0
         self._absence = Absence(clock, tell)
         self.taking = False  # shards may come at any moment
-        self.holdings = Holdings(windows, self._absence, clock, tell)
+        self.holdings = Holdings(windows, self._absence, clock, tell, marks=ownership.marks is not None)
         self.settler = Settler(ownership, self.holdings, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set)
         self._answerer = Answerer(
             ownership, self.holdings, clock, poll_ms=settings.request_poll_ms, at_most=settings.answer_at_most
@@ -203,8 +204,9 @@ class Lane:
             if (t := tenures.get(Shard(job.app, job.shard))) and (t.held.get(job.key) or t.out.get(job.key)) is job
         ]
         owners = self.holdings.owners_of(Shard(job.app, job.shard) for job in known)
-        if owners:
-            lost = await self.holdings.written(owners, self._ownership.mark(owners, known, size))
+        marks = self._ownership.marks
+        if owners and marks is not None:
+            lost = await self.holdings.written(owners, marks.mark(owners, known, size))
             written = owners.keys() - lost
             marked.update(job.key for job in known if Shard(job.app, job.shard) in written)
             self.holdings.lose(lost)
@@ -219,7 +221,7 @@ class Lane:
             return False
         owners = {shard: tenure.owner for shard, tenure in doubted.items()}
         handed_over = {key for tenure in doubted.values() for key in tenure.out}
-        grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over)}
+        grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over, LIFTED)}
         why = next(iter(doubted.values())).doubt or ""
         for shard, tenure in doubted.items():
             if shard in grants:
@@ -252,7 +254,7 @@ class Lane:
         now_ms = self._clock.wall_ms()
         owners = {t.shard: t.owner for t in empty}
         low_ms = {t.shard: self._windows[t.shard.app].low_of(t, now_ms) for t in empty}
-        await self.holdings.written(owners, self._ownership.release(owners, low_ms))
+        await self.holdings.written(owners, self._ownership.release(owners, low_ms, LIFTED))
         for tenure in empty:
             self.holdings.leave(tenure)
         self._tell(ShardsReleased(shards=list(owners)))

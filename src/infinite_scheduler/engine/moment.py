@@ -1,7 +1,7 @@
 """What time it is for a hand-over: the earlier of this machine's clock and the store's, less its uncertainty."""
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.store.base import Sample
+from infinite_scheduler.store.cluster import Sample
 
 DRIFT_PPM = 100
 """So many microseconds of each second two steady clocks may part: the older a sample, the less it says."""

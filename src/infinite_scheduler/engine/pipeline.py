@@ -22,7 +22,9 @@ from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
 from infinite_scheduler.policy.limits import Budget
-from infinite_scheduler.store.base import NodeInfo, Settlement, Store, View
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.ownership import Settlement
 
 LONGEST_NAP_MS = 500
 """The wheels are looked at this often at least, so that a clock that was set is noticed."""
@@ -241,8 +243,8 @@ class Engine:
                 continue
             if done.rows_pruned >= BUSY_ROWS:
                 pause_ms = self._settings.upkeep_ms // 60
-            if done.tables_made or done.tables_dropped or done.rows_pruned:
-                self._tell(Maintained(made=done.tables_made, dropped=done.tables_dropped, pruned=done.rows_pruned))
+            if done.made or done.dropped or done.rows_pruned:
+                self._tell(Maintained(made=done.made, dropped=done.dropped, pruned=done.rows_pruned))
 
     # For those who watch
 

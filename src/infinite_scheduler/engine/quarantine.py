@@ -13,9 +13,18 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer, PoisonFailed, SuspectsFound
 from infinite_scheduler.policy.priority import PriorityQueue
-from infinite_scheduler.store.base import ALONE, FEW, MANY
+from infinite_scheduler.store.marks import Lifted
+
+MANY, FEW, ALONE = 1000, 30, 1
+"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
+
+A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
+"""
 
 SIZES = (MANY, FEW, ALONE)
+
+LIFTED: Lifted = {ALONE: FEW}
+"""A job that was marked to be fired alone, and was not, is one of a few again: others may end the process later."""
 
 LOOK_MS, IDLE_MS = 5, 100
 """How often the suspects are looked at: while they move, and while nothing happens to them."""

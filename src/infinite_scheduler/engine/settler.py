@@ -15,8 +15,8 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Shard, Status
 from infinite_scheduler.observe.events import Observer, Settled, ShardsLost
-from infinite_scheduler.store.base import Ownership, Running, Settlement
-from infinite_scheduler.store.base import Settled as Recorded
+from infinite_scheduler.store.ownership import Ownership, Running, Settlement
+from infinite_scheduler.store.ownership import Settled as Recorded
 
 AT_ONCE = 500
 AT_MOST = 1000

@@ -6,10 +6,13 @@ from collections.abc import Collection
 import msgspec
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.engine.window import Window
+from infinite_scheduler.engine.window import ROOM, Window
 from infinite_scheduler.model import Job, start_of
 from infinite_scheduler.observe.events import Observer, Swept
-from infinite_scheduler.store.base import Ownership, Scan
+from infinite_scheduler.store.ownership import Ownership, Scan
+
+PAGE = 1000
+"""Jobs that are compared in one step."""
 
 NEWS_MS = 5000
 """What is newer may be known to nobody yet but by a request that waits."""
@@ -64,7 +67,16 @@ class Sweep:
         for tenure in tenures:
             tenure.unswept_ms = min(tenure.low_ms, end_ms)
         shards = frozenset(t.shard.number for t in tenures)
-        return [Scan(app=window.app, shards=shards, start=start_of(start_ms), end=start_of(end_ms))]
+        return [
+            Scan(
+                app=window.app,
+                shards=shards,
+                start=start_of(start_ms),
+                end=start_of(end_ms),
+                limit=PAGE,
+                room=ROOM,
+            )
+        ]
 
     def _take(self, window: Window, jobs: list[Job]) -> None:
         for job in jobs:

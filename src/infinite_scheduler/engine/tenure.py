@@ -4,7 +4,7 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from infinite_scheduler.model import Job, Priority, priority_of, start_of
-from infinite_scheduler.store.base import Grant
+from infinite_scheduler.store.ownership import Grant
 
 
 class Tenure:

@@ -11,7 +11,10 @@ from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.model import Job, Priority, start_of
 from infinite_scheduler.policy.limits import Budget
 from infinite_scheduler.policy.priority import TURNS
-from infinite_scheduler.store.base import ROOM, Page, Scan, Step
+from infinite_scheduler.store.ownership import Page, Scan, Step
+
+ROOM = 8 << 20
+"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
 
 LEAST_PAGE = 64
 """Reading for less room than this many jobs is not worth a transaction."""

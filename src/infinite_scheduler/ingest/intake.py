@@ -10,7 +10,7 @@ from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
-from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.accepting import Accepting
 
 SHARED = 5000
 """Calls share a transaction until it has this many jobs: at random moments, few would share a page of the database."""
@@ -26,9 +26,10 @@ class Call(msgspec.Struct):
 class Intake:
     """Commits jobs, all or none of each call, as many calls at a time as have gathered meanwhile."""
 
-    def __init__(self, store: Store, tell: Observer) -> None:
+    def __init__(self, store: Accepting, tell: Observer, shared: int = SHARED) -> None:
         self._store = store
         self._tell = tell
+        self._shared = shared  # jobs of several calls in one transaction, at most
         self._calls: deque[Call] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +57,7 @@ class Intake:
 
     def _gathered(self) -> list[Call]:
         calls, jobs = [self._calls.popleft()], 0
-        while self._calls and jobs + len(self._calls[0].specs) + len(calls[0].specs) <= SHARED:
+        while self._calls and jobs + len(self._calls[0].specs) + len(calls[0].specs) <= self._shared:
             jobs += len(self._calls[0].specs)
             calls.append(self._calls.popleft())
         return calls

@@ -1,41 +1,14 @@
 """How to connect to Kafka: the brokers, and what else librdkafka is told."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.secrets import HIDDEN, is_secret, without_secrets
 
 Value = str | int | float | bool
-
-MASK: Final = "***"
-
-_SECRETS: Final = (
-    "password",
-    "passphrase",
-    "secret",
-    "pem",
-    "jaas",
-    "token",
-    "oauthbearer.config",
-    "oauthbearer.extensions",
-    "kinit.cmd",
-    "private.key",
-)
-"""A property with one of these in its name is shown to nobody."""
-
-_OPEN: Final = ("sasl.oauthbearer.token.endpoint.url",)
-"""Properties that only sound like secrets."""
-
-_IN_TEXT: Final = re.compile(
-    r"""(?ix) (?P<name> \b [\w.-]* (?: password | passphrase | secret | token ) \b \s* [=:] \s* )
-        (?: "[^"]*" | '[^']*' | [^\s;,"']+ )"""
-)
-"""A secret in the middle of a text, with its name before it: `password="x"`."""
-
-_LOGIN: Final = re.compile(r"(?P<lead>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@")
 
 _ACKS: Final = "every message waits for all replicas in sync: this is not to be had otherwise"
 _TIMEOUT: Final = "it follows the time-out of the app: set timeout there"
@@ -102,7 +75,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
     def shown(self) -> dict[str, Value]:
         """What may be logged."""
         return {
-            name: MASK if is_secret(name) else masked(value) if isinstance(value, str) else value
+            name: HIDDEN if is_secret(name) else without_secrets(value) if isinstance(value, str) else value
             for name, value in self.client().items()
         }
 
@@ -110,16 +83,11 @@ class KafkaOptions(msgspec.Struct, frozen=True):
         """A text, such as the message of an error, with no secret of these options in it."""
         for name, value in self.properties.items():
             if is_secret(name) and str(value).strip():
-                text = text.replace(str(value), MASK)
-        return masked(text)
+                text = text.replace(str(value), HIDDEN)
+        return without_secrets(text)
 
     def __repr__(self) -> str:
         return f"KafkaOptions({self.shown})"
-
-
-def masked(text: str) -> str:
-    """A text without what looks like a secret in it."""
-    return _LOGIN.sub(rf"\g<lead>{MASK}@", _IN_TEXT.sub(rf"\g<name>{MASK}", text))
 
 
 def _check(name: object, value: object) -> None:
@@ -128,11 +96,5 @@ def _check(name: object, value: object) -> None:
     if name in OWNED:
         raise ConfigError(f"the property {name!r} of Kafka cannot be set: {OWNED[name]}")
     if not isinstance(value, Value):
-        shown = MASK if is_secret(name) else f"a {type(value).__name__}"
+        shown = HIDDEN if is_secret(name) else f"a {type(value).__name__}"
         raise ConfigError(f"the property {name!r} of Kafka is {shown}; expected a text, a number or a boolean")
-
-
-def is_secret(name: str) -> bool:
-    """Must the value of this property be shown to nobody?"""
-    name = name.lower()
-    return name not in _OPEN and any(word in name for word in _SECRETS)

@@ -185,11 +185,18 @@ class StillRunning(Event, frozen=True, kw_only=True):
     job_ids: Sequence[str]
 
 
-class TablesKept(Event, frozen=True, kw_only=True):
-    """An app has tables of another span than the settings say: what it has was fixed when it was made."""
+class MarksMissing(Event, frozen=True, kw_only=True):
+    """The store cannot mark suspects, so a job that ends its process is not found."""
+
+    store: str
+
+
+class SettingKept(Event, frozen=True, kw_only=True):
+    """An app has another value of a setting of the store than is configured: it was fixed when the app was made."""
 
     app: str
-    tables: str
+    setting: str
+    kept: str
     configured: str
 
 

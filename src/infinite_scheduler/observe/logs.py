@@ -115,10 +115,15 @@ LINES: Final[Mapping[type[Event], Line]] = {
         logging.WARNING,
         "The node stops while handlers still run that cannot be stopped; their jobs are handed over again elsewhere.",
     ),
-    events.TablesKept: Line(
+    events.MarksMissing: Line(
         "store",
         logging.WARNING,
-        "An app keeps the tables that it was made with, whatever store.tables says.",
+        "The store cannot mark jobs: one that ends its process is handed over again each time, with all beside it.",
+    ),
+    events.SettingKept: Line(
+        "store",
+        logging.WARNING,
+        "An app keeps a setting of the store that it was made with, whatever is configured: that is for new apps.",
     ),
     events.Maintained: Line("store", logging.INFO, "Maintenance made tables for days ahead or removed old jobs."),
     events.IngestMade: Line(

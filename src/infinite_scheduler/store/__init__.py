@@ -1,61 +1,62 @@
-"""Where jobs wait: the port and its adapters."""
+"""Where jobs wait: the ports, and the kinds of stores by the URLs that name them."""
 
-# ruff: noqa: PLC0415 - a store, and the driver of its database, is loaded when it is used
-
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from infinite_scheduler.errors import ConfigError
+from infinite_scheduler.secrets import masked
 
 if TYPE_CHECKING:
     from infinite_scheduler.clock import Clock
-    from infinite_scheduler.store.base import Store, StoreLimits
-    from infinite_scheduler.store.sql.server.driver import Driver
-    from infinite_scheduler.store.sql.statements import Database
+    from infinite_scheduler.store.base import Store
+    from infinite_scheduler.store.scheme import Options, Scheme
+
+_SQLITE: Final = "infinite_scheduler.store.sql.sqlite.scheme"
+_SERVER: Final = "infinite_scheduler.store.sql.server.scheme"
+
+SCHEMES: Final[dict[str, str]] = {
+    "sqlite": _SQLITE,
+    "mariadb": _SERVER,
+    "mysql": _SERVER,
+    "postgresql": _SERVER,
+    "postgres": _SERVER,
+    "jdbc": _SERVER,
+}
+"""How URLs begin, and the module whose `SCHEME` knows what to do with them: it is loaded when it is used."""
 
 
-def open_store(url: str, clock: "Clock", limits: "StoreLimits | None" = None) -> "Store":
+def open_store(url: str, clock: "Clock", options: "Options | None" = None) -> "Store":
     """The store that a URL names; it is not connected yet."""
-    from infinite_scheduler.store.base import StoreLimits
-    from infinite_scheduler.store.sql.store import SqlStore
-
-    limits = limits or StoreLimits()
-    return SqlStore(_database(url, limits), clock, limits)
+    return scheme_of(url).open(url, clock, options or {})
 
 
-def _database(url: str, limits: "StoreLimits") -> "Database":
-    from infinite_scheduler.store.sql.server.address import names_server
-
-    if names_server(url):
-        from infinite_scheduler.store.sql.server.database import ServerDatabase
-
-        driver = server_driver(url, limits)
-        return ServerDatabase(driver, lanes=limits.lanes, connections=limits.connections, ddl=limits.ddl)
-    scheme = url.partition(":")[0]
-    if scheme != "sqlite":
+def scheme_of(url: str) -> "Scheme":
+    """The kind of store that a URL names; raises ConfigError with the known ones."""
+    found = find_scheme(url)
+    if found is None:
+        known = ", ".join("jdbc:…" if name == "jdbc" else f"{name}://…" for name in SCHEMES)
         raise ConfigError(
-            f"store.url: no store for {scheme!r} in this version; "
-            "expected sqlite:///FILE, mariadb://…, mysql://… or postgresql://…"
+            f"store.url: no store for {_word(url)!r} in this version; expected a URL that begins as one of {known}"
         )
-    from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase, path_of
-
-    return SqliteDatabase(path_of(url))
+    return found
 
 
-def server_driver(url: str, limits: "StoreLimits | None" = None) -> "Driver":
-    """The driver of the server that a URL names."""
-    from infinite_scheduler.store.base import StoreLimits
-    from infinite_scheduler.store.sql.server.address import address_of
-    from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
+def find_scheme(url: str) -> "Scheme | None":
+    """The kind of store that a URL names, rightly written or not; None: there is no such kind."""
+    module = SCHEMES.get(_word(url).partition("+")[0].partition(":")[0])
+    if module is None:
+        return None
+    found: Scheme = import_module(module).SCHEME
+    return found
 
-    address = address_of(url)
-    require_driver(address.kind)
-    from infinite_scheduler.store.sql.server.driver import Waits
 
-    waits = Waits.of(limits or StoreLimits())
-    if address.kind == "postgres":
-        from infinite_scheduler.store.sql.server.postgres import PostgresDriver
+def _word(url: str) -> str:
+    """How the URL begins: as far as "://", or ":" where there is none."""
+    word, slashes, _ = url.strip().lower().partition("://")
+    return word if slashes else word.partition(":")[0]
 
-        return PostgresDriver(psycopg_arguments(address), str(address), waits)
-    from infinite_scheduler.store.sql.server.mariadb import MariaDriver
 
-    return MariaDriver(pymysql_arguments(address), str(address), waits)
+def shown_url(url: str) -> str:
+    """The URL without its secrets, for people to see; other text stays as it is, unless it looks like one."""
+    scheme = find_scheme(url)
+    return masked(url) if scheme is None else masked(url, scheme.shows)

@@ -1,274 +1,35 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
-`Store` is what doors and people ask; any process may. `Ownership` is what one node does to the shards it owns, fenced
-by (nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
+It is the sum of small ports, one for each who asks: `Accepting` (doors), `Looking` (people), `Operating` (operators),
+`Inbox` (topic doors), `Ownership` and `Marks` (the owner of a shard). Whoever needs a store names the smallest of them
+that will do, and asks `abilities` before it tries what not every store can. The rules behind them are in
+docs/concepts/line-protocol.md.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-import msgspec
-
-from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, JobSpec, Owner, Priority, Shard, Status
+from infinite_scheduler.model import Accepted, Change, JobSpec
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Accepting, Holder, Verdict
+from infinite_scheduler.store.cluster import NodeInfo
 from infinite_scheduler.store.inbox import Inbox
-
-MANY, FEW, ALONE = 1000, 30, 1
-"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
-
-A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
-"""
+from infinite_scheduler.store.looking import Found, Looking, Query
+from infinite_scheduler.store.operating import Operating
+from infinite_scheduler.store.ownership import Ownership, Poke
 
 
-ROOM = 8 << 20
-"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
+class Store(Accepting, Looking, Operating):
+    """The durable home of jobs, and all that anybody asks of it.
 
-
-NAMED = 1000
-"""Requests are read until they name so many jobs: a flood of them is answered a page at a time."""
-
-
-class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is told by the settings."""
-
-    shards: int = 16
-    retention_ms: int = 7 * DAY_MS
-    idempotency_ms: int = DAY_MS
-    lanes: int = 2  # on a server: how many connections work for owned shards
-    connections: int = 2  # on a server: how many connections the doors share
-    idle_in_transaction_ms: int = 5_000  # on a server, and so are the next two: how long a transaction may stay idle,
-    lock_wait_ms: int = 10_000  # how long one waits for a lock,
-    silence_ms: int = 20_000  # and after what silence in the middle of a statement the server is given up
-    ddl: bool = True  # on a server: may this process make and drop tables?
-    tables: str = "daily"  # what span of time a table of a new app is for: daily or hourly
-
-
-class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An app as the store knows it."""
-
-    name: str
-    shards: int
-    paused: bool
-    created_ms: int
-    span: str = "daily"  # of time that one of its tables is for; daily or hourly
-
-
-class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as the others see it; `beat` changes with every sign of life."""
-
-    nonce: str
-    node_id: str
-    apps: frozenset[str]
-    started_ms: int
-    draining: bool = False  # it gives up what it has and takes nothing: it is about to stop, was asked to, or is off
-    drain_asked: bool = False  # an operator asked it to
-    clock_off: bool = False  # its clock is too far from the store's
-    clock_offset_ms: int | None = None  # the store's clock less its own, where the store has one
-    beat: int = 0
-    beat_ms: int = 0
-
-
-class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard row: who owns it, up to where the owner decides, and before which moment all is settled."""
-
-    shard: Shard
-    owner: Owner
-    line_ms: int
-    low_ms: int
+    What a store may be unable to do is not abstract here: unless an adapter can, it refuses in words.
+    """
 
     @property
-    def released(self) -> bool:
-        """Nobody owns it."""
-        return not self.owner.nonce
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's clock, read once: between two readings of the asking process's steady clock."""
-
-    store_ms: int  # rounded down
-    asked_us: int
-    answered_us: int
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node learns by a heartbeat: the cluster at one moment."""
-
-    nodes: tuple[NodeInfo, ...]
-    shards: tuple[ShardInfo, ...]
-    apps: tuple[AppInfo, ...]
-    dead: frozenset[str] = frozenset()  # nonces of processes that are proven to have ended
-    clock: Sample | None = None  # None: the store has no clock of its own
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to own a shard, with what was seen when it was decided."""
-
-    shard: Shard
-    seen: Owner
-    beat: int | None = None  # the last heartbeat seen of that owner; None: it had no node row
-    dead: bool = False  # the owner's process is proven to have ended
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard that this node owns, as the store has it."""
-
-    shard: Shard
-    owner: Owner
-    line_ms: int
-    low_ms: int
-    unclean: bool  # its former owner did not release it: what was in flight is unknown
-    suspects: Mapping[bytes, int] = {}  # jobs that were marked when their process ended: key → size of the window
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Move the line of a shard to `line_ms` and its low to `low_ms`."""
-
-    shard: Shard
-    owner: Owner
-    line_ms: int
-    low_ms: int
-
-
-class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pending jobs to read: positions in [start, end) of these shards of one app."""
-
-    app: str
-    shards: frozenset[int]
-    start: bytes
-    end: bytes
-    priority: Priority | None = None
-    limit: int = 1000
-    room: int = ROOM  # bytes of payload after which no more rows are read, nor entries; one of each at least
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs in the order of their positions; all before `next` were read, or all of the range when it is None."""
-
-    jobs: Sequence[Job]
-    next: bytes | None
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to the owner of a shard; without a change it is a wake: look at these jobs."""
-
-    id: bytes
-    shard: Shard
-    change: Change | None
-    keys: tuple[bytes, ...]
-    due_ms: int | None = None
-
-
-def named(requests: Iterable[Request]) -> int:
-    """How many jobs these requests name; one that names none counts too."""
-    return sum(len(request.keys) or 1 for request in requests)
-
-
-class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request for a change was decided."""
-
-    request: Request
-    claimed: bool  # False: the caller had taken it back, nothing was decided
-    granted: bool
-    job: Job | None = None  # the job as it stands now, when it is pending, not handed over, and was read
-
-
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What answering requests led to."""
-
-    lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
-    woken: Sequence[Job]  # pending, due before the line
-    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: they were not read, for want of room
-    rulings: Sequence[Ruling]
-    low_ms: Mapping[Shard, int]  # where low stands now
-
-
-class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How one delivery ended; pending means: again at `due_ms`, as the next attempt."""
-
-    job: Job
-    status: Status
-    started_ms: int
-    finished_ms: int
-    due_ms: int = 0
-    error: str | None = None
-    marked: bool = False  # it was fired in a marked batch
-
-    @property
-    def shard(self) -> Shard:
-        return Shard(self.job.app, self.job.shard)
-
-
-class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A delivery that has been running for a while, to be shown to people."""
-
-    job: Job
-    started_ms: int
-
-
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of settlements."""
-
-    lost: frozenset[Shard]  # not owned any more: nothing was recorded there
-    missed: frozenset[Shard]  # a row was not as this node remembered it: reload the shard
-    low_ms: Mapping[Shard, int]  # where low was moved back to
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to change a job; not granted means too late."""
-
-    granted: bool
-    record: JobRecord
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list, in the order of their ids; the range is of the moment in the id."""
-
-    app: str | None = None
-    status: Status | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    tag: str | None = None
-    newest_first: bool = False
-    limit: int = 100
-    cursor: str | None = None
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """The job that an idempotency key belongs to, and what its content comes down to."""
-
-    key: bytes
-    digest: bytes
-
-
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a listing; `cursor` asks for the next."""
-
-    records: Sequence[JobRecord]
-    cursor: str | None
-
-
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about the cluster that people ask for."""
-
-    view: View
-    counts: Mapping[
-        str, Mapping[str, int]
-    ]  # app → accepted, done, failed, expired, cancelled, retried: since retention
-
-
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of maintenance did."""
-
-    tables_made: tuple[str, ...] = ()
-    tables_dropped: tuple[str, ...] = ()
-    rows_pruned: int = 0
-
-
-Poke = Callable[[Collection[Shard]], None]
-"""Tells a node of this process that requests wait for these shards, so that it need not wait for its next poll."""
-
-
-class Store(ABC):
-    """What doors and people ask of the durable home of jobs."""
+    @abstractmethod
+    def abilities(self) -> Abilities:
+        """What this store can do; known before it is opened."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -281,160 +42,29 @@ class Store(ABC):
     async def close(self) -> None:
         """Finish what is under way and disconnect; a second call does nothing."""
 
-    @abstractmethod
-    async def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """Make the app known to the store, with its shards and tables, or find it as it is.
+    def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        del connection, specs
+        raise self.abilities.refusal(Ability.OWN_TRANSACTION)
 
-        Raises StoreMismatch when it exists with another number of shards than asked for.
-        """
-
-    @abstractmethod
-    async def pause(self, app: str, *, paused: bool) -> None:
-        """Stop or resume handing over the jobs of an app, on every node; they are accepted all the same."""
-
-    @abstractmethod
-    async def drain(self, node_id: str, *, draining: bool) -> int:
-        """Ask all nodes of this name to give up their shards and take none, until they are asked to go on.
-
-        They follow at their next look at the cluster. Returns how many nodes have this name.
-        """
-
-    @abstractmethod
-    async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
-        """Accept jobs, all or none, in order. Durable on return.
-
-        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
-        answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
-        """
-
-    @abstractmethod
     async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
-        """Those of these idempotency keys that belong to a job already; looking takes none of the others."""
+        del app, keys
+        raise self.abilities.refusal(Ability.IDEMPOTENCY_KEYS)
 
-    @abstractmethod
     async def change(
-        self,
-        change: Change,
-        key: bytes,
-        *,
-        due_ms: int | None = None,
-        app: str | None = None,
-        patience_ms: int = 15_000,
+        self, change: Change, key: bytes, *, due_ms: int | None = None, app: str | None = None, patience_ms: int
     ) -> Verdict:
-        """Cancel, reschedule, run now or retry one job. Durable on return.
+        del key, due_ms, app, patience_ms
+        raise self.abilities.refusal(Ability(change))
 
-        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where it decides;
-        raises Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises
-        UnknownJob.
-        """
-
-    @abstractmethod
-    async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
-        """One job with its attempts, or None."""
-
-    @abstractmethod
     async def find(self, query: Query) -> Found:
-        """List jobs, a page at a time."""
+        del query
+        raise self.abilities.refusal(Ability.SEARCH)
 
-    @abstractmethod
-    async def survey(self) -> Survey:
-        """Apps, nodes, shards and counts at one moment."""
-
-    @abstractmethod
     def inbox(self) -> Inbox:
         """The side of this store that takes in what is read from topics; the store must be open."""
+        raise self.abilities.refusal(Ability.INBOX)
 
-    @abstractmethod
-    def ownership(self, node: NodeInfo, poke: Poke) -> "Ownership":
+    def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:
         """The owner's side of this store, for one node of this process."""
-
-
-class Ownership(ABC):
-    """What one node does to the shards it owns; every write is fenced by (nonce, epoch), never by a time.
-
-    Of one lane at most one call may be under way at a time, and its effect in memory comes before the next one.
-    """
-
-    lanes: int
-    """How many lanes may work at once; a shard belongs to lane `number % lanes`."""
-
-    @abstractmethod
-    async def beat(
-        self,
-        *,
-        renew: bool = True,
-        draining: bool = False,
-        clock_off: bool = False,
-        clock_offset_ms: int | None = None,
-    ) -> View:
-        """Renew the sign of life, durably on return, and look at the cluster; or only look.
-
-        What it says of itself is written when it renews. The view has a sample of the store's clock, if it has one.
-        """
-
-    @abstractmethod
-    async def leave(self) -> None:
-        """Forget this node; it must not own a shard any more."""
-
-    @abstractmethod
-    async def take(self, claims: Sequence[Claim]) -> Sequence[Grant]:
-        """Own these shards, as far as they still are as they were seen; the epoch grows by one."""
-
-    @abstractmethod
-    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
-        """Give shards up in good order: nothing of them is in flight.
-
-        A job that was marked to be fired alone is one of a FEW suspects again.
-        """
-
-    @abstractmethod
-    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
-        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned.
-
-        A job that was marked to be fired alone and is not handed over is one of a FEW suspects again.
-        """
-
-    @abstractmethod
-    async def advance(self, steps: Sequence[Step]) -> frozenset[Shard]:
-        """Move lines and lows. Returns the shards that are lost: nothing was moved there."""
-
-    @abstractmethod
-    async def scan(self, scan: Scan) -> Page:
-        """Read pending jobs by position in one fresh snapshot, rows and entries."""
-
-    @abstractmethod
-    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
-        """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
-
-        They come in any order, and reading them changes nothing: who wants more consumes these first.
-
-        Without a poke a store that knows that nobody else wrote since the last call may answer without looking.
-        """
-
-    @abstractmethod
-    async def answer(
-        self,
-        owners: Mapping[Shard, Owner],
-        requests: Sequence[Request],
-        handed_over: Collection[bytes],
-        room: int = ROOM,
-    ) -> Answers:
-        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over.
-
-        Of the jobs that the owner has to hold now, as many are read as fit into `room` bytes of payload, the earliest
-        first and one at least; the others are left to scan.
-        """
-
-    @abstractmethod
-    async def settle(
-        self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
-    ) -> Settled:
-        """Record how deliveries ended, all or none of each shard. Durable on return."""
-
-    @abstractmethod
-    async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-        """Remember that these jobs are in a window of `size`, instead of another. Returns what shards are lost."""
-
-    @abstractmethod
-    async def maintain(self) -> Upkeep:
-        """Make tables ahead, drop old ones, prune and fold: at most a short slice of work, by one node at a time."""
+        del node, poke
+        raise self.abilities.refusal(Ability.OWNERSHIP)

@@ -14,8 +14,8 @@ from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.scheduler import Scheduler
-from infinite_scheduler.store.sql.sqlite.database import MEMORY, SqliteDatabase
-from infinite_scheduler.store.sql.store import SqlStore
+from infinite_scheduler.store import open_store
+from infinite_scheduler.store.base import Store
 from infinite_scheduler.testing.clock import START_MS, ManualClock
 from infinite_scheduler.testing.pump import Pump
 
@@ -67,7 +67,7 @@ class Harness:
 
     def __init__(
         self,
-        path: str | Path = MEMORY,
+        path: str | Path = ":memory:",
         *,
         settings: Settings | Mapping[str, Any] | None = None,
         start_ms: int = START_MS,
@@ -77,7 +77,7 @@ class Harness:
         self.clock = ManualClock(start_ms)
         self.delivered: list[Delivery] = []
         self._pump = Pump(self.clock, patience.total_seconds())
-        store = SqlStore(SqliteDatabase(path, inline=True), self.clock)
+        store = open_store(f"sqlite:///{path}", self.clock, {"inline": True})
         if not isinstance(settings, Settings):
             settings = {**QUIET, **(settings or {})}
         self._node = Node(self, settings, store, observers)
@@ -152,7 +152,7 @@ class Node(Scheduler):
         self,
         harness: Harness,
         settings: Settings | Mapping[str, Any] | None,
-        store: SqlStore,
+        store: Store,
         observers: Sequence[Observer],
     ) -> None:
         self._harness = harness

@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
-from infinite_scheduler.store.base import Survey
+from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.node import LIVING, WORKING, NodeState, node_states, silence_ms
 from infinite_scheduler.views.shard import OwnerView, shard_view
 from infinite_scheduler.views.times import IsoTime, iso, relative, span
@@ -51,9 +51,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     due_at: IsoTime
 
 
-def explain(record: JobRecord, survey: Survey, *, table: str, now_ms: int, lease_ms: int) -> Explanation:
-    """Judge one job at one moment; `table` says where the store keeps it."""
-    return _Case(record, survey, now_ms, lease_ms).explanation(table)
+def explain(record: JobRecord, survey: Survey, *, now_ms: int, lease_ms: int) -> Explanation:
+    """Judge one job at one moment."""
+    return _Case(record, survey, now_ms, lease_ms).explanation()
 
 
 class _Case:
@@ -73,7 +73,7 @@ class _Case:
         self.shard = None if found is None else shard_view(found, self.nodes, self.states)
         self.owner = None if self.shard is None else self.shard.owner
 
-    def explanation(self, table: str) -> Explanation:
+    def explanation(self) -> Explanation:
         reason, why = self._judge()
         return Explanation(
             id=self.job.id,
@@ -81,7 +81,7 @@ class _Case:
             status=self.record.status,
             attempt=self.job.attempt,
             due_ms=self.job.due_ms,
-            table=table,
+            table=self.record.kept_in or "",
             shard=self.job.shard,
             owner=self.owner,
             line_ms=self.shard.line_ms if self.shard else None,

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from infinite_scheduler.store.base import NodeInfo, Survey, View
+from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.times import IsoTime, iso
 
 

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 from infinite_scheduler.model import DAY_MS
-from infinite_scheduler.store.base import AppInfo, Upkeep
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Session
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.contract.test_statements import MAIL, NOW, SMS
 
 WEEK_MS = 7 * DAY_MS
@@ -23,7 +24,7 @@ async def opened(path: Path | str) -> SqliteDatabase:
 async def registered(database: SqliteDatabase) -> Session:
     session = database.session("door")
     for app in (SMS, MAIL):
-        info = AppInfo(name=app, shards=4, paused=False, created_ms=NOW)
+        info = SqlApp(name=app, shards=4, paused=False, created_ms=NOW)
         await session.write(lambda tx, info=info: tx.insert_app(info, NOW))  # type: ignore[misc]
     return session
 

@@ -13,7 +13,7 @@ import pytest
 
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import StoreBroken, StoreMismatch, StoreUnavailable
-from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Session, Statements
@@ -113,7 +113,7 @@ async def main():
     database = SqliteDatabase(path)
     await database.open()
     session = database.session("door")
-    await session.write(lambda tx: tx.insert_app(AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
+    await session.write(lambda tx: tx.insert_app(SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
     (key,) = await add(session, [new_row()])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     try:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from infinite_scheduler.model import DAY_MS, Owner, Shard
-from infinite_scheduler.store.base import NodeInfo, Query, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.statements import Session
@@ -27,7 +28,7 @@ async def main():
     print("ready", flush=True); sys.stdin.readline()
     await database.open()
     session = database.session("door")
-    await session.write(lambda tx: tx.insert_app(AppInfo(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
+    await session.write(lambda tx: tx.insert_app(SqlApp(name=SMS, shards=4, paused=False, created_ms=NOW), NOW))
     await add(session, [new_row() for _ in range(10)])
     await database.close()
     print("done", flush=True)

@@ -7,9 +7,9 @@ import pytest
 
 from infinite_scheduler.errors import ConfigError, InvalidRequest
 from infinite_scheduler.model import DAY_MS
-from infinite_scheduler.store.base import AppInfo
 from infinite_scheduler.store.sql.sqlite.database import path_of
 from infinite_scheduler.store.sql.statements import Session, Statements
+from infinite_scheduler.store.sql.tables import SqlApp
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of, settle
 from tests.integration.sqlite.sqlite_file import opened
 
@@ -107,6 +107,6 @@ class TestTables:
         assert [job.key for job in await scan_all_rows(session, scan_of())] == keys
 
     async def test_an_app_whose_tables_sqlite_would_refuse_is_refused_clearly(self, session: Session) -> None:
-        info = AppInfo(name="sqlite", shards=1, paused=False, created_ms=NOW)
+        info = SqlApp(name="sqlite", shards=1, paused=False, created_ms=NOW)
         with pytest.raises(InvalidRequest, match="sqlite_"):
             await session.write(lambda tx: tx.insert_app(info, NOW))

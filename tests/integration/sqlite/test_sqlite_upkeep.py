@@ -10,7 +10,8 @@ import pytest
 
 from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.model import DAY_MS, Attempt, Job, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.base import NodeInfo, Request, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Session, Statements
@@ -56,9 +57,9 @@ AHEAD = {f"sms_retry_scheduled_jobs_{day}" for day in (20261116, 20261117, 20261
 
 class TestUpkeep:
     async def test_tables_are_made_ahead(self, database: SqliteDatabase, session: Session) -> None:
-        made = (await maintained(database)).tables_made
+        made = (await maintained(database)).made
         assert set(made) == AHEAD | {name.replace(SMS, MAIL) for name in AHEAD}
-        assert (await maintained(database)).tables_made == ()
+        assert (await maintained(database)).made == ()
 
     async def test_a_day_that_ended_longer_than_the_retention_ago_is_dropped(
         self, database: SqliteDatabase, session: Session
@@ -67,7 +68,7 @@ class TestUpkeep:
         await end(session, keys, OLD + 5000)
         await set_low(session, NOW)
         done = await maintained(database)
-        assert done.tables_dropped == (OLD_TABLE,)
+        assert done.dropped == (OLD_TABLE,)
         assert done.rows_pruned == 2500
         assert await tables(session) == AHEAD
         assert not await session.read(lambda tx: tx.read_jobs(SMS, keys))
@@ -76,7 +77,7 @@ class TestUpkeep:
         keys = await add(session, [new_row(NOW - WEEK_MS)])
         await end(session, keys, NOW - WEEK_MS)
         await set_low(session, NOW)
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == keys
 
     async def test_a_pending_job_is_never_deleted_nor_its_table(
@@ -85,7 +86,7 @@ class TestUpkeep:
         keys = sorted(await add(session, [new_row(OLD + n) for n in range(9)]))
         await end(session, [key for n, key in enumerate(keys) if n != 4], OLD + 10)
         await set_low(session, NOW)  # even if low were wrong
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == [keys[4]]
 
     async def test_a_moved_job_that_is_pending_keeps_its_row(self, database: SqliteDatabase, session: Session) -> None:
@@ -94,7 +95,7 @@ class TestUpkeep:
         await move(session, record.job, NOW + 90 * DAY_MS)
         await end(session, keys[1:], OLD + 10)
         await set_low(session, NOW)
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         (kept,) = await session.read(lambda tx: tx.read_jobs(SMS, keys))
         assert (kept.job.key, kept.job.due_ms) == (keys[0], NOW + 90 * DAY_MS)
 
@@ -105,10 +106,10 @@ class TestUpkeep:
         await end(session, keys, OLD + 10)
         await set_low(session, NOW)
         await set_low(session, OLD + DAY_MS - 1, [2])
-        assert (await maintained(database)).tables_dropped == ()
+        assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == keys
         await set_low(session, OLD + DAY_MS, [2])
-        assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database)).dropped == (OLD_TABLE,)
 
     async def test_a_job_that_ended_lately_is_kept_for_the_retention_whatever_its_day(
         self, database: SqliteDatabase, session: Session
@@ -119,7 +120,7 @@ class TestUpkeep:
         await set_low(session, NOW)
         await maintained(database)
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, [late, early]))) == [late]
-        assert (await maintained(database, NOW + WEEK_MS)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database, NOW + WEEK_MS)).dropped == (OLD_TABLE,)
 
     async def test_ended_jobs_of_later_are_deleted_and_waiting_ones_kept(
         self, database: SqliteDatabase, session: Session
@@ -195,7 +196,7 @@ class TestUpkeep:
         await session.write(lambda tx: tx.write_verdicts({b"b" * 16: True}, NOW - 1000))
         await maintained(database)
         assert await session.read(lambda tx: tx.read_verdicts([b"a" * 16, b"b" * 16])) == {b"b" * 16: True}
-        assert await session.read(lambda tx: tx.read_requests([wake.shard])) == [wake]
+        assert await session.read(lambda tx: tx.read_requests([wake.shard], 1000)) == [wake]
 
     async def test_counters_of_past_days_are_added_up(
         self, database: SqliteDatabase, session: Session, path: Path
@@ -274,9 +275,9 @@ class TestUpkeep:
         await end(session, keys, OLD + 9000)
         await set_low(session, NOW)
         first = await maintained(database)
-        assert (first.rows_pruned, first.tables_dropped) == (2000, ())
+        assert (first.rows_pruned, first.dropped) == (2000, ())
         assert (await maintained(database)).rows_pruned == 2000
-        assert (await maintained(database)).tables_dropped == (OLD_TABLE,)
+        assert (await maintained(database)).dropped == (OLD_TABLE,)
 
 
 async def move(session: Session, job: Job, due_ms: int) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from infinite_scheduler.errors import KeyConflict
 from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, new_key, shard_of
-from infinite_scheduler.store.base import Holder
+from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
 LATER_MS = 35 * DAY_MS

@@ -9,10 +9,10 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
-from infinite_scheduler.store.base import AppInfo, NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows
 from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
-from infinite_scheduler.store.sql.tables import later_table, moved_table
+from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table
 
 APP: Final = ("name", "shards", "span", "paused", "created_ms")
 SHARD: Final = ("app", "shard", "owner_nonce", "epoch", "line_ms", "low_ms")
@@ -52,14 +52,14 @@ class ClusterRows(Rows):
             [(*row.shard, *row.owner, row.line_ms, row.low_ms) for row in rows],
         )
 
-    def read_apps(self) -> Sequence[AppInfo]:
+    def read_apps(self) -> Sequence[SqlApp]:
         rows = self._select(f"SELECT {', '.join(APP)} FROM scheduler_apps ORDER BY name")
         return [
-            AppInfo(name=name, shards=shards, span=span, paused=bool(paused), created_ms=created_ms)
+            SqlApp(name=name, shards=shards, span=span, paused=bool(paused), created_ms=created_ms)
             for name, shards, span, paused, created_ms in rows
         ]
 
-    def insert_app(self, app: AppInfo, now_ms: int) -> None:
+    def insert_app(self, app: SqlApp, now_ms: int) -> None:
         reserved = self._dialect.reserved
         if reserved and moved_table(app.name).startswith(reserved):
             raise InvalidRequest(f"app name {app.name!r} is not allowed: this database keeps {reserved}… for itself")

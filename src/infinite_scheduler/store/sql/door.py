@@ -11,7 +11,9 @@ import msgspec
 
 from infinite_scheduler.errors import KeyConflict, UnknownApp
 from infinite_scheduler.model import Change, Shard, Status, key_text, position, shard_of, start_of
-from infinite_scheduler.store.base import Holder, Request, ShardInfo
+from infinite_scheduler.store.accepting import Holder
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 
 Chunks = Mapping[Shard, Sequence[NewRow]]

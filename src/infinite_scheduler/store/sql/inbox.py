@@ -9,8 +9,8 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import InvalidRequest, PlacesMoved, UnknownLetter
 from infinite_scheduler.model import Accepted, JobId, JobSpec, key_text
-from infinite_scheduler.store.base import Poke
 from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, Place
+from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.batch import Batch
 from infinite_scheduler.store.sql.statements import Session, Statements

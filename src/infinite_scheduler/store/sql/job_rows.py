@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
-from infinite_scheduler.store.base import Query
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, places
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import Head, NewRow, Update

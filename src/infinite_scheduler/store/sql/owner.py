@@ -9,10 +9,9 @@ import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Attempt, Change, Job, Owner, Shard, Status, key_text, position, shard_of
-from infinite_scheduler.store.base import (
-    ALONE,
-    FEW,
-    ROOM,
+from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.marks import Lifted
+from infinite_scheduler.store.ownership import (
     Answers,
     Claim,
     Grant,
@@ -23,7 +22,6 @@ from infinite_scheduler.store.base import (
     Scan,
     Settled,
     Settlement,
-    ShardInfo,
     Step,
 )
 from infinite_scheduler.store.sql import door
@@ -81,35 +79,37 @@ def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Gra
     )
 
 
-def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None:
+def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
     """Leave shards without an owner; the epoch stays, so that the next one's is new.
 
     Rules: release_locks_exclusively, release_puts_mark_back.
     """
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
-        lift_marks(tx, shard, handed_over=())
+        lift_marks(tx, shard, (), lifted)
     tx.write_shards(
         msgspec.structs.replace(row, owner=Owner(NOBODY, row.owner.epoch), low_ms=low_ms[shard])
         for shard, row in mine.items()
     )
 
 
-def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Sequence[Grant]:
+def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes], lifted: Lifted) -> Sequence[Grant]:
     """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned.
 
     Rules: reload_waits_for_lock, reload_puts_mark_back.
     """
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
-        lift_marks(tx, shard, handed_over)
+        lift_marks(tx, shard, handed_over, lifted)
     return [grant(tx, row, row.owner, unclean=False) for row in mine.values()]
 
 
-def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes]) -> None:
+def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes], lifted: Lifted) -> None:
     """A job that was to be fired alone, and was not, must not be charged with what another one does later."""
     marks = tx.read_marks(shard)
-    tx.write_marks([(shard, key, FEW) for key, size in marks.items() if size == ALONE and key not in handed_over])
+    tx.write_marks(
+        [(shard, key, lifted[size]) for key, size in marks.items() if size in lifted and key not in handed_over]
+    )
 
 
 def advance(tx: Statements, steps: Sequence[Step]) -> frozenset[Shard]:
@@ -168,7 +168,7 @@ def answer(
     requests: Sequence[Request],
     handed_over: Collection[bytes],
     now_ms: int,
-    room: int = ROOM,
+    room: int,
 ) -> Answers:
     """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes.
 

@@ -6,27 +6,24 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.base import (
-    NAMED,
-    ROOM,
+from infinite_scheduler.store.cluster import NodeInfo, Sample, View
+from infinite_scheduler.store.marks import Lifted, Marks
+from infinite_scheduler.store.ownership import (
     Answers,
     Claim,
     Grant,
-    NodeInfo,
     Ownership,
     Page,
     Request,
     Running,
-    Sample,
     Scan,
     Settled,
     Settlement,
     Step,
-    StoreLimits,
     Upkeep,
-    View,
 )
 from infinite_scheduler.store.sql import owner
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.statements import Database, Session, Statements
 
 Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
@@ -39,11 +36,12 @@ def sample(tx: Statements, clock: Clock) -> Sample | None:
     return None if store_ms is None else Sample(store_ms=store_ms, asked_us=asked_us, answered_us=clock.steady_us())
 
 
-class SqlOwnership(Ownership):
+class SqlOwnership(Ownership, Marks):
     """What one node does to its shards in a SQL database."""
 
-    def __init__(self, database: Database, clock: Clock, limits: StoreLimits, node: NodeInfo, decided: Decided) -> None:
+    def __init__(self, database: Database, clock: Clock, limits: SqlLimits, node: NodeInfo, decided: Decided) -> None:
         self.lanes = database.lanes
+        self.marks = self
         self._database = database
         self._clock = clock
         self._limits = limits
@@ -96,12 +94,14 @@ class SqlOwnership(Ownership):
         self.mine |= {grant.shard for grant in grants}
         return grants
 
-    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
+    async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
         self.mine -= owners.keys()
-        await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms))
+        await self._lane(owners).write(lambda tx: owner.release(tx, owners, low_ms, lifted))
 
-    async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
-        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners, handed_over))
+    async def reload(
+        self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes], lifted: Lifted
+    ) -> Sequence[Grant]:
+        grants = await self._lane(owners).write(lambda tx: owner.reload(tx, owners, handed_over, lifted))
         self.mine -= owners.keys() - {grant.shard for grant in grants}
         return grants
 
@@ -112,7 +112,7 @@ class SqlOwnership(Ownership):
         lane = self._sessions[min(scan.shards) % self.lanes]
         return await lane.read(lambda tx: owner.scan(tx, scan))
 
-    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
+    async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         lane = self._lane(shards)
         if await lane.changed() or poked:
             return await lane.read(lambda tx: tx.read_requests(shards, limit))
@@ -123,7 +123,7 @@ class SqlOwnership(Ownership):
         owners: Mapping[Shard, Owner],
         requests: Sequence[Request],
         handed_over: Collection[bytes],
-        room: int = ROOM,
+        room: int,
     ) -> Answers:
         now_ms = self._clock.wall_ms()
         answers = await self._lane(owners).write(

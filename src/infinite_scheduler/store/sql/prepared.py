@@ -5,10 +5,9 @@ from typing import Final
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import JobSpec
-from infinite_scheduler.store.base import AppInfo
 from infinite_scheduler.store.sql.batch import HasTable, can_be_made
 from infinite_scheduler.store.sql.statements import Database
-from infinite_scheduler.store.sql.tables import span_of
+from infinite_scheduler.store.sql.tables import SqlApp, span_of
 
 AGAIN_MS: Final = 60_000
 """How often tables are looked for that were missing."""
@@ -23,7 +22,7 @@ class Prepared:
         self._known: dict[str, frozenset[int]] = {}
         self._looked_ms: dict[str, int] = {}  # by the steady clock
 
-    async def tables(self, apps: Mapping[str, AppInfo], specs: Sequence[JobSpec], now_ms: int) -> HasTable:
+    async def tables(self, apps: Mapping[str, SqlApp], specs: Sequence[JobSpec], now_ms: int) -> HasTable:
         """Which tables the ids of these jobs may name."""
 
         def has_table(app: str, due_ms: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
-from infinite_scheduler.store.base import NAMED, Request
+from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, places
 from infinite_scheduler.store.sql.inbox_rows import InboxRows
@@ -45,7 +45,7 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
             ],
         )
 
-    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         """The keys in those that name many jobs are left out until it is known how many of these are read."""
         columns = ", ".join(REQUEST).replace("job_ids", f"CASE WHEN LENGTH(job_ids) <= {SMALL} THEN job_ids END")
         rows: list[Any] = []

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from infinite_scheduler.model import Job, Status, priority_of, shard_of
-from infinite_scheduler.store.base import Scan
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import places
 from infinite_scheduler.store.sql.job_rows import PENDING, JobRows, after, jobs_of
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded

@@ -11,8 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
-from infinite_scheduler.store.base import NAMED, AppInfo, NodeInfo, Query, Request, Scan, ShardInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.ownership import Request, Scan, Upkeep
+from infinite_scheduler.store.sql.tables import SqlApp
 
 T = TypeVar("T")
 
@@ -116,7 +119,7 @@ class Statements(ABC):
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
 
     @abstractmethod
-    def read_requests(self, shards: Collection[Shard], limit: int = NAMED) -> Sequence[Request]:
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         """Requests for these shards, in any order, up to the one by which they name `limit` jobs."""
 
     @abstractmethod
@@ -164,10 +167,10 @@ class Statements(ABC):
     def read_counts(self) -> Mapping[str, Mapping[str, int]]: ...
 
     @abstractmethod
-    def read_apps(self) -> Sequence[AppInfo]: ...
+    def read_apps(self) -> Sequence[SqlApp]: ...
 
     @abstractmethod
-    def insert_app(self, app: AppInfo, now_ms: int) -> None:
+    def insert_app(self, app: SqlApp, now_ms: int) -> None:
         """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it is there already."""
 
     @abstractmethod
@@ -265,6 +268,12 @@ class Session(ABC):
 
 class Database(ABC):
     """A database that the SQL store can live in."""
+
+    kind: str
+    """What people call it."""
+
+    has_clock: bool
+    """Has it a clock of its own?"""
 
     lanes: int
     """How many lanes of owned shards may work at once."""

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -28,28 +29,23 @@ from infinite_scheduler.model import (
     check_app_name,
     key_text,
 )
-from infinite_scheduler.store.base import (
-    AppInfo,
-    Found,
-    Holder,
-    NodeInfo,
-    Poke,
-    Query,
-    Store,
-    StoreLimits,
-    Survey,
-    Verdict,
-    View,
-)
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Holder, Verdict
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo, View
+from infinite_scheduler.store.looking import Found, Query, Survey
+from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.inbox import SqlInbox
+from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample
 from infinite_scheduler.store.sql.petitions import Petitions
 from infinite_scheduler.store.sql.prepared import Prepared
 from infinite_scheduler.store.sql.rows import MAX_SHARDS
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
+from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
 from infinite_scheduler.store.sql.upkeep import make_tables_ahead
 
 TRIES = 4
@@ -59,16 +55,24 @@ TRIES = 4
 class SqlStore(Store):
     """Jobs in the tables of a SQL database."""
 
-    def __init__(self, database: Database, clock: Clock, limits: StoreLimits | None = None) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, limits: SqlLimits | None = None, url: str = "sqlite:///:memory:"
+    ) -> None:
         self._database = database
         self._clock = clock
-        self._limits = limits or StoreLimits()
-        self._apps: dict[str, AppInfo] = {}
+        self._limits = limits or SqlLimits()
+        self._url = url
+        self._apps: dict[str, SqlApp] = {}
         self._turns: dict[str, itertools.count[int]] = {}
         self._owners: list[SqlOwnership] = []
         self._pokes: list[Poke] = []
         self._petitions: Petitions | None = None
         self._prepared = Prepared(database, clock)
+
+    @property
+    def abilities(self) -> Abilities:
+        able = Abilities(self._database.kind)
+        return able if self._database.has_clock else able.without(Ability.CLOCK)
 
     async def open(self) -> None:
         await self._database.open()
@@ -87,15 +91,15 @@ class SqlStore(Store):
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise InvalidRequest(f"app {app!r} cannot have {shards} shards; expected 1 to {MAX_SHARDS}")
         now_ms = self._clock.wall_ms()
-        wanted = AppInfo(
+        wanted = SqlApp(
             name=app,
             shards=shards or self._limits.shards,
-            span=self._limits.tables,
+            span=self._limits.tables or DAILY.name,
             paused=False,
             created_ms=now_ms,
         )
 
-        def body(tx: Statements) -> AppInfo:
+        def body(tx: Statements) -> SqlApp:
             tx.insert_app(wanted, now_ms)
             return next(info for info in tx.read_apps() if info.name == app)
 
@@ -106,7 +110,8 @@ class SqlStore(Store):
                 f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed "
                 f"when the app is made: set shards = {info.shards} for it, or leave the setting out"
             )
-        return info
+        kept = {} if self._limits.tables in {None, info.span} else {"tables": info.span}
+        return msgspec.structs.replace(info, kept=kept)
 
     @property
     def schema_found(self) -> int:
@@ -130,6 +135,11 @@ class SqlStore(Store):
         inserted = await self._insert(batch.chunks, now_ms)
         self._poke(inserted.woken)
         return batch.answers(inserted.repeats)
+
+    def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        from infinite_scheduler.store.sql.enqueue import enqueue  # noqa: PLC0415 - SQLAlchemy is loaded only for this
+
+        return enqueue(connection, specs, self._clock.wall_ms(), self._url, ddl=self._limits.ddl)
 
     async def _batch(self, specs: Sequence[JobSpec], now_ms: int, *, strict: bool = True) -> Batch:
         """Give jobs their ids, shards and tables."""
@@ -156,7 +166,7 @@ class SqlStore(Store):
         mine = [shard.number for owner in self._owners for shard in owner.mine if shard.app == app] if urgent else ()
         return mine[turn % len(mine)] if mine else turn % info.shards
 
-    async def _app(self, app: str) -> AppInfo:
+    async def _app(self, app: str) -> SqlApp:
         if app not in self._apps:
             infos = await self._reader.read(lambda tx: tx.read_apps())
             self._apps.update((info.name, info) for info in infos)
@@ -178,7 +188,7 @@ class SqlStore(Store):
         *,
         due_ms: int | None = None,
         app: str | None = None,
-        patience_ms: int = 15_000,
+        patience_ms: int,
     ) -> Verdict:
         app = app or await self._locate(key)
         now_ms = self._clock.wall_ms()
@@ -214,7 +224,11 @@ class SqlStore(Store):
                     return record
             return None
 
-        return await self._reader.read(body)
+        record = await self._reader.read(body)
+        if record is None:
+            return None
+        info = await self._app(record.job.app)
+        return msgspec.structs.replace(record, kept_in=span_of(info.span).table_of(info.name, key))
 
     async def find(self, query: Query) -> Found:
         after = bytes(JobId.parse(query.cursor)) if query.cursor else None

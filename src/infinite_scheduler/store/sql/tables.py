@@ -9,10 +9,17 @@ import msgspec
 
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, check_app_name, moment, start_of
+from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 
 LATER_FLAG = 2
 """The bit in byte 7 of a key that sends it to the table for jobs far ahead."""
+
+
+class SqlApp(AppInfo, frozen=True, kw_only=True):
+    """An app as a SQL store knows it."""
+
+    span: str = "daily"  # of time that one of its tables is for; daily or hourly
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

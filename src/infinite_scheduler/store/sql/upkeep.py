@@ -6,10 +6,10 @@ from typing import Final, TypeVar, cast
 
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import DAY_MS, start_of
-from infinite_scheduler.store.base import AppInfo, Upkeep
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.rows import in_chunks
 from infinite_scheduler.store.sql.statements import Body, Session
-from infinite_scheduler.store.sql.tables import later_table, span_of
+from infinite_scheduler.store.sql.tables import SqlApp, later_table, span_of
 from infinite_scheduler.store.sql.upkeep_rows import FIRST, LAST, SLICE, UpkeepRows
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Keeper:
                 await step()
         if self._failed is not None:
             raise self._failed
-        return Upkeep(tables_made=tuple(made), tables_dropped=tuple(dropped), rows_pruned=self._pruned)
+        return Upkeep(made=tuple(made), dropped=tuple(dropped), rows_pruned=self._pruned)
 
     async def nonces(self) -> frozenset[str]:
         """The nonces that are still named somewhere."""
@@ -109,7 +109,7 @@ class Keeper:
     async def _make_tables(self, app: str) -> list[str]:
         return await make_tables_ahead(self._session, app, self._now_ms, DAYS_AHEAD)
 
-    async def _retire(self, info: AppInfo) -> list[str]:
+    async def _retire(self, info: SqlApp) -> list[str]:
         """Jobs go when they ended longer than the retention ago; the table of a period when no job is left in it."""
         app, dropped = info.name, []
         for period in await self._read(lambda tx: tx.old_periods(app, self._old_ms)):

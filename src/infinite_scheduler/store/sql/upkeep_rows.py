@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
-from infinite_scheduler.store.base import ROOM, NodeInfo
+from infinite_scheduler.store.cluster import NodeInfo
 from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import door
 from infinite_scheduler.store.sql.dialect import places
@@ -18,6 +18,9 @@ from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
 """Rows that one transaction of maintenance looks at: a few ms under the write lock."""
+
+SLICE_BYTES: Final = 8 << 20
+"""Bytes of dead letters that one transaction of maintenance deletes."""
 
 STRIDE: Final = 20 * SLICE
 """Rows that one reading transaction of maintenance looks at: it holds up nobody, but the log grows meanwhile."""
@@ -202,7 +205,7 @@ class UpkeepRows(SqlStatements):
             (start, start_of(before_ms), SLICE),
         )
         old: list[bytes] = []
-        room = ROOM
+        room = SLICE_BYTES
         for key, size in rows:
             if old and size > room:
                 break

@@ -1,20 +1,44 @@
 """What every store promises: one test each, the name of the test is the promise. Needs pytest and pytest-asyncio."""
 
-from infinite_scheduler.testing.store_contract.accepting import Accepting
-from infinite_scheduler.testing.store_contract.bench import Bench
-from infinite_scheduler.testing.store_contract.changing import Changing
+from infinite_scheduler.testing.store_contract.accepting import Accepting, Batching, Deduplicating, DeduplicatingBatches
+from infinite_scheduler.testing.store_contract.bench import Bench, Promises
+from infinite_scheduler.testing.store_contract.changing import Changing, Retrying
 from infinite_scheduler.testing.store_contract.ingesting import Forgetting, Ingesting
-from infinite_scheduler.testing.store_contract.looking import Looking
+from infinite_scheduler.testing.store_contract.looking import Looking, Searching
+from infinite_scheduler.testing.store_contract.marking import Marking
+from infinite_scheduler.testing.store_contract.operating import Operating
 from infinite_scheduler.testing.store_contract.owning import Owning
-from infinite_scheduler.testing.store_contract.scanning import Scanning
+from infinite_scheduler.testing.store_contract.refusing import Refusing
+from infinite_scheduler.testing.store_contract.scanning import Scanning, ScanningMoved
 from infinite_scheduler.testing.store_contract.settling import Settling
 from infinite_scheduler.testing.store_contract.waking import Waking
 
-__all__ = ["Bench", "StoreContract"]
+__all__ = ["Bench", "Promises", "StoreContract"]
 
 
-class StoreContract(Accepting, Owning, Waking, Scanning, Settling, Changing, Looking, Ingesting, Forgetting):
-    """Promises of `Store`, `Ownership` and `Inbox`; put a store under them by saying how it is made.
+class StoreContract(
+    Accepting,
+    Batching,
+    Deduplicating,
+    DeduplicatingBatches,
+    Owning,
+    Marking,
+    Waking,
+    Scanning,
+    ScanningMoved,
+    Settling,
+    Changing,
+    Retrying,
+    Looking,
+    Searching,
+    Operating,
+    Ingesting,
+    Forgetting,
+    Refusing,
+):
+    """Promises of `Store` and all its ports; put a store under them by saying how it is made.
+
+    Each class is about one ability, and counts for stores that declare it (`Promises.needs`); the others are skipped.
 
     ```python
     class TestMyStore(StoreContract):

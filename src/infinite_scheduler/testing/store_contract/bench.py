@@ -6,32 +6,33 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeVar
 
+import pytest
 import pytest_asyncio
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, Owner, Shard, Status, start_of
-from infinite_scheduler.store.base import (
-    ROOM,
-    Answers,
-    Claim,
-    Grant,
-    NodeInfo,
-    Request,
-    Scan,
-    Settled,
-    Settlement,
-    ShardInfo,
-    Step,
-    Store,
-    Verdict,
-)
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Verdict
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
 from infinite_scheduler.testing.clock import ManualClock
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 APP: Final = "mail"
 SHARD: Final = Shard(APP, 0)
 """The app that most tests use; it has this one shard."""
+
+PAGE: Final = 1000
+ROOM: Final = 8 << 20
+"""How many jobs, and how many bytes of them, are read at a time."""
+
+MANY, FEW, ALONE = 1000, 30, 1
+LIFTED: Final = {ALONE: FEW}
+"""Sizes of windows in which suspects are fired, and which of them is lifted. A store does not care what they mean."""
 
 PATIENCE_S: Final = 10.0
 """How long, in real time, something is waited for that must happen by itself."""
@@ -40,16 +41,24 @@ PATIENCE_S: Final = 10.0
 class Promises(ABC):
     """The ground of the contract: how a store is made, and the bench of one test."""
 
+    needs: ClassVar[frozenset[Ability]] = frozenset()
+    """The promises of this class are those of stores with these abilities; `@needing` adds some for one test."""
+
     @abstractmethod
     def make_store(self, clock: Clock) -> Store:
         """A store that is not open yet, over the data of this test: for one more process."""
 
+    def make_node_store(self, clock: Clock) -> Store:
+        """The store that nodes work on; another one where `make_store` only speaks for it."""
+        return self.make_store(clock)
+
     @pytest_asyncio.fixture
-    async def bench(self) -> AsyncIterator["Bench"]:
+    async def bench(self, request: pytest.FixtureRequest) -> AsyncIterator["Bench"]:
         """A store with an app; whatever was opened is closed, and nothing may be left behind."""
         threads = set(threading.enumerate())
         tasks = _others()
-        bench = Bench(self.make_store)
+        bench = Bench(self.make_store, self.make_node_store)
+        bench.skip_unless_able(_needed(request))
         bench.store = await bench.process()
         await bench.store.register(APP, 1)
         yield bench
@@ -63,10 +72,22 @@ class Bench:
 
     store: Store
 
-    def __init__(self, make_store: Callable[[Clock], Store]) -> None:
+    def __init__(self, make_store: Callable[[Clock], Store], make_node_store: Callable[[Clock], Store]) -> None:
         self.clock = ManualClock()
         self._make_store = make_store
+        self._make_node_store = make_node_store
         self._stores: list[Store] = []
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the store declares that it can do."""
+        return self.store.abilities
+
+    def skip_unless_able(self, needed: frozenset[Ability]) -> None:
+        """Leave a test out that is about what the store declares that it cannot do."""
+        able = self._make_store(self.clock).abilities
+        if missing := needed - able.can:
+            pytest.skip(f"a store in {able.store} declares that it has not: {', '.join(sorted(missing))}")
 
     @property
     def now(self) -> int:
@@ -74,10 +95,18 @@ class Bench:
 
     async def process(self) -> Store:
         """One more process on the same data."""
-        store = self._make_store(self.clock)
+        return await self._opened(self._make_store(self.clock))
+
+    async def _opened(self, store: Store) -> Store:
         await store.open()
         self._stores.append(store)
         return store
+
+    async def node_store(self) -> Store:
+        """The store of this process as nodes use it."""
+        if Ability.OWNERSHIP in self.abilities:
+            return self.store
+        return await self._opened(self._make_node_store(self.clock))
 
     async def close(self) -> None:
         for store in self._stores:
@@ -89,7 +118,14 @@ class Bench:
 
     async def add(self, *in_ms: int, **fields: Any) -> list[Accepted]:
         """Accept one job for each delay."""
-        return list(await self.store.add([self.spec(delay, **fields) for delay in in_ms]))
+        specs = [self.spec(delay, **fields) for delay in in_ms]
+        if Ability.WHOLE_BATCHES in self.abilities:
+            return list(await self.store.add(specs))
+        return [(await self.store.add([spec]))[0] for spec in specs]
+
+    async def accepted(self, app: str = APP) -> int:
+        """How many jobs the store has accepted."""
+        return counts((await self.store.survey()).counts, app).get("accepted", 0)
 
     async def job(self, accepted: Accepted) -> Job:
         """The job as the store has it."""
@@ -107,7 +143,8 @@ class Bench:
 
     async def node(self, name: str = "n1", *, store: Store | None = None, apps: Collection[str] = (APP,)) -> "Node":
         """A node that gave its first sign of life."""
-        node = Node(self, store or self.store, name, frozenset(apps))
+        able = store is not None and Ability.OWNERSHIP in store.abilities
+        node = Node(self, store if store and able else await self.node_store(), name, frozenset(apps))
         await node.ownership.beat()
         return node
 
@@ -121,8 +158,11 @@ class Bench:
 
     def change(self, change: Change, accepted: Accepted, *, store: Store | None = None, **options: Any) -> "Wish":
         """Ask for a change, and go on without waiting for the verdict."""
-        call = (store or self.store).change(change, accepted.key, **options)
-        return asyncio.create_task(call)
+        return asyncio.create_task(self.changed(change, accepted.key, store=store, **options))
+
+    async def changed(self, change: Change, key: bytes, *, store: Store | None = None, **options: Any) -> Verdict:
+        """Ask for a change, and wait for the verdict."""
+        return await (store or self.store).change(change, key, **{"patience_ms": 15_000, **options})
 
     async def passing(self, ms: int) -> None:
         """Let time pass slowly, so that tasks and threads can follow."""
@@ -130,6 +170,16 @@ class Bench:
             self.clock.advance(1)
             for _ in range(20):
                 await asyncio.sleep(0)
+
+    async def decided(self, wish: "Wish") -> Verdict:
+        """The verdict of an owner that has decided; the wall clock stands still meanwhile.
+
+        An owner in this process tells it at once, one behind the store is asked for it every now and then.
+        """
+        while Ability.OWNERSHIP not in self.abilities and not wish.done():
+            await self.passing(1)
+            self.clock.step_wall(-1)
+        return await wish
 
     async def verdict(self, wish: "Wish") -> Verdict:
         """The verdict on a wish that is decided, or about to be given up."""
@@ -179,7 +229,7 @@ class Node:
 
     async def release(self, low_ms: int | None = None) -> None:
         low = self._bench.now if low_ms is None else low_ms
-        await self.ownership.release(self.owners, dict.fromkeys(self.owners, low))
+        await self.ownership.release(self.owners, dict.fromkeys(self.owners, low), LIFTED)
 
     async def advance(self, line_ms: int, low_ms: int | None = None, shard: Shard = SHARD) -> frozenset[Shard]:
         low = self._bench.now if low_ms is None else low_ms
@@ -194,7 +244,7 @@ class Node:
         scan = Scan(
             start=start_of(start_ms or 0),
             end=start_of((1 << 48) - 1 if end_ms is None else end_ms),
-            **{"app": APP, "shards": frozenset({0}), **options},
+            **{"app": APP, "shards": frozenset({0}), "limit": PAGE, "room": ROOM, **options},
         )
         pages = []
         while True:
@@ -206,7 +256,7 @@ class Node:
             scan = Scan(**{name: getattr(scan, name) for name in scan.__struct_fields__} | {"start": page.next})
 
     async def requests(self, shard: Shard = SHARD) -> Sequence[Request]:
-        return await self.ownership.requests([shard], poked=True)
+        return await self.ownership.requests([shard], poked=True, limit=PAGE)
 
     async def asked(self, change: Change | None = None) -> Sequence[Request]:
         """The requests, as soon as there is one."""
@@ -225,6 +275,10 @@ class Node:
     ) -> Answers:
         return await self.ownership.answer(self.owners, requests, handed_over, room)
 
+    async def mark(self, jobs: Sequence[Job], size: int) -> frozenset[Shard]:
+        assert self.ownership.marks is not None
+        return await self.ownership.marks.mark(self.owners, jobs, size)
+
     async def settle(self, *settlements: Settlement, **options: Any) -> Settled:
         return await self.ownership.settle(self.owners, settlements, **options)
 
@@ -232,6 +286,22 @@ class Node:
         """A delivery that began and ended now."""
         now = self._bench.now
         return Settlement(job=job, status=status, **{"started_ms": now, "finished_ms": now, **fields})
+
+
+def needing(*abilities: Ability) -> Callable[[F], F]:
+    """A promise that only stores with these abilities make."""
+
+    def mark(test: F) -> F:
+        test.needs = frozenset(abilities)  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def _needed(request: pytest.FixtureRequest) -> frozenset[Ability]:
+    own: frozenset[Ability] = getattr(request.function, "needs", frozenset())
+    home = next(kind for kind in request.cls.__mro__ if request.function.__name__ in vars(kind))
+    return own | getattr(home, "needs", frozenset())
 
 
 def _others() -> set[asyncio.Task[Any]]:

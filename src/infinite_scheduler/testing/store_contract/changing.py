@@ -4,20 +4,24 @@ import pytest
 
 from infinite_scheduler.errors import InvalidRequest, Unavailable, UnknownJob
 from infinite_scheduler.model import Accepted, Change, JobId, Status
-from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, counts, keys, refused
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, counts, keys, needing, refused
+from infinite_scheduler.testing.store_contract.scanning import LARGE
 
 MINUTE_MS = 60_000
 
 
 class Changing(Promises):
-    """What `change` promises, and what an owner's `answer` does to it."""
+    """What `change` promises of jobs that wait, and what an owner's `answer` does to it."""
+
+    needs = frozenset({Ability.CANCEL, Ability.RESCHEDULE, Ability.RUN_NOW})
 
     # At or after the line: the row decides
 
     async def test_a_cancel_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(30_000)
-        verdict = await bench.store.change(Change.CANCEL, accepted.key)
+        verdict = await bench.changed(Change.CANCEL, accepted.key)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         assert verdict.record.finished_ms == bench.now
         assert not await owner.requests()
@@ -26,7 +30,7 @@ class Changing(Promises):
     async def test_a_reschedule_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
         assert verdict.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now + 90_000, bench.now + 90_000, 1)
@@ -35,7 +39,7 @@ class Changing(Promises):
     async def test_a_reschedule_to_before_the_line_wakes_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(MINUTE_MS)
-        assert (await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 1000)).granted
+        assert (await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 1000)).granted
         answers = await owner.answer(await owner.requests())
         assert [(job.key, job.due_ms) for job in answers.woken] == [(accepted.key, bench.now + 1000)]
         assert (await bench.shard()).low_ms <= bench.now + 1000
@@ -53,19 +57,19 @@ class Changing(Promises):
         assert not wish.done()
         (ruling,) = (await owner.answer(requests)).rulings
         assert (ruling.claimed, ruling.granted, ruling.job) == (True, True, None)
-        verdict = await bench.verdict(wish)
+        verdict = await bench.decided(wish)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         assert not await owner.scan()
 
     async def test_the_line_itself_is_the_first_moment_that_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         before, at = await bench.add(29_999, 30_000)
-        assert (await bench.store.change(Change.CANCEL, at.key)).granted
+        assert (await bench.changed(Change.CANCEL, at.key)).granted
         wish = bench.change(Change.CANCEL, before)
         (request,) = await owner.asked(Change.CANCEL)
         assert request.keys == (before.key,)
         await owner.answer([request])
-        assert (await wish).granted
+        assert (await bench.decided(wish)).granted
 
     async def test_a_reschedule_before_the_line_is_decided_by_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
@@ -75,7 +79,7 @@ class Changing(Promises):
         assert ruling.granted
         assert ruling.job is not None
         assert ruling.job.due_ms == bench.now + 5000
-        verdict = await wish
+        verdict = await bench.decided(wish)
         assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now + 5000)
         (job,) = await owner.scan()
         assert (job.due_ms, job.scheduled_ms) == (bench.now + 5000, bench.now + 5000)
@@ -91,7 +95,7 @@ class Changing(Promises):
         while len(requests) < 3:
             requests = await owner.asked()
         answers = await owner.answer(requests)
-        assert all([(await wish).granted for wish in wishes])
+        assert all([(await bench.decided(wish)).granted for wish in wishes])
         job = await bench.job(accepted)
         assert job.due_ms == answers.rulings[-1].request.due_ms
         assert [ruling.job for ruling in answers.rulings] == [job] * 3
@@ -105,7 +109,7 @@ class Changing(Promises):
         wish = bench.change(change, accepted, due_ms=bench.now + 5000)
         (ruling,) = (await owner.answer(await owner.asked(change), handed_over=[accepted.key])).rulings
         assert (ruling.claimed, ruling.granted) == (True, False)
-        verdict = await wish
+        verdict = await bench.decided(wish)
         assert (verdict.granted, verdict.record) == (False, before)
 
     async def test_a_decision_lowers_low_to_the_new_moment(self, bench: Bench) -> None:
@@ -115,7 +119,7 @@ class Changing(Promises):
         await owner.advance(bench.now + 30_000, bench.now + 15_000)
         wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 1000)
         await owner.answer(await owner.asked(Change.RESCHEDULE))
-        assert (await wish).granted
+        assert (await bench.decided(wish)).granted
         assert (await bench.shard()).low_ms == bench.now + 1000
 
     async def test_a_wish_that_nobody_answers_is_taken_back_and_nothing_is_decided(self, bench: Bench) -> None:
@@ -126,7 +130,7 @@ class Changing(Promises):
         wish = bench.change(Change.CANCEL, accepted, patience_ms=200)
         requests = await owner.asked()
         with refused(Unavailable):
-            await bench.verdict(wish)
+            await bench.decided(wish)
         assert not await owner.requests()
         (ruling,) = (await owner.answer(requests)).rulings
         assert not ruling.claimed, "it was read before it was taken back; even so it is not decided"
@@ -141,7 +145,7 @@ class Changing(Promises):
         await bench.passing(500)
         assert not wish.done()
         await owner.answer(await owner.requests())
-        assert (await wish).granted
+        assert (await bench.decided(wish)).granted
 
     async def test_a_verdict_counts_even_if_the_patience_is_over_when_it_is_seen(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
@@ -150,16 +154,16 @@ class Changing(Promises):
         wish = bench.change(Change.CANCEL, accepted, store=elsewhere, patience_ms=200)
         await owner.answer(await owner.asked(Change.CANCEL))
         bench.clock.advance(5000)
-        verdict = await bench.verdict(wish)
+        verdict = await bench.decided(wish)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
 
     async def test_a_released_shard_is_decided_by_who_asks(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         moved, cancelled = await bench.add(1000, 2000)
         await owner.release(bench.now)
-        verdict = await bench.store.change(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
+        verdict = await bench.changed(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
         assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now + 9000)
-        verdict = await bench.store.change(Change.CANCEL, cancelled.key)
+        verdict = await bench.changed(Change.CANCEL, cancelled.key)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         successor = await bench.owner("n2")
         found = await successor.scan(bench.now, bench.now + 30_000)
@@ -171,11 +175,11 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         far, near = await bench.add(MINUTE_MS, 1000)
         for delay in (70_000, 50_000, 65_000):
-            await bench.store.change(Change.RESCHEDULE, far.key, due_ms=bench.now + delay)
+            await bench.changed(Change.RESCHEDULE, far.key, due_ms=bench.now + delay)
         for delay in (9000, 5000, 7000):
             wish = bench.change(Change.RESCHEDULE, near, due_ms=bench.now + delay)
             await owner.answer(await owner.asked(Change.RESCHEDULE))
-            assert (await wish).granted
+            assert (await bench.decided(wish)).granted
         assert [job.due_ms - bench.now for job in await owner.scan()] == [7000, 65_000]
 
     async def test_two_reschedules_at_once_are_both_decided(self, bench: Bench) -> None:
@@ -188,13 +192,13 @@ class Changing(Promises):
         while granted < len(wishes):
             answers = await owner.answer(await owner.asked())
             granted += sum(ruling.granted for ruling in answers.rulings)
-        assert all([(await wish).granted for wish in wishes])
+        assert all([(await bench.decided(wish)).granted for wish in wishes])
         (job,) = await owner.scan()
         assert job.due_ms in moments
 
     async def test_run_now_keeps_the_scheduled_time(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RUN_NOW, accepted.key)
+        verdict = await bench.changed(Change.RUN_NOW, accepted.key)
         assert verdict.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now, accepted.due_ms, 1)
@@ -202,38 +206,81 @@ class Changing(Promises):
     async def test_run_now_of_a_due_job_is_granted_and_changes_nothing(self, bench: Bench) -> None:
         (accepted,) = await bench.add(0)
         before = await bench.record(accepted)
-        assert (await bench.store.change(Change.RUN_NOW, accepted.key)).granted
+        assert (await bench.changed(Change.RUN_NOW, accepted.key)).granted
         assert await bench.record(accepted) == before
 
     async def test_a_reschedule_into_the_past_means_now(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
         assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now)
 
     async def test_a_job_cancelled_twice_is_granted_twice(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
         for _ in range(2):
-            assert (await bench.store.change(Change.CANCEL, accepted.key)).granted
+            assert (await bench.changed(Change.CANCEL, accepted.key)).granted
         assert counts((await bench.store.survey()).counts) == {"accepted": 1, "cancelled": 1}
 
     @pytest.mark.parametrize("status", [Status.DONE, Status.FAILED, Status.EXPIRED])
     @pytest.mark.parametrize("change", [Change.CANCEL, Change.RESCHEDULE, Change.RUN_NOW])
     async def test_a_change_of_a_settled_job_is_too_late(self, bench: Bench, change: Change, status: Status) -> None:
-        accepted = await self._settled(bench, status)
-        verdict = await bench.store.change(change, accepted.key, due_ms=bench.now + 5000)
+        accepted = await settled(bench, status)
+        verdict = await bench.changed(change, accepted.key, due_ms=bench.now + 5000)
         assert (verdict.granted, verdict.record.status) == (False, status)
 
     async def test_a_reschedule_of_a_cancelled_job_is_too_late(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        await bench.store.change(Change.CANCEL, accepted.key)
-        verdict = await bench.store.change(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
+        await bench.changed(Change.CANCEL, accepted.key)
+        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
         assert (verdict.granted, verdict.record.status) == (False, Status.CANCELLED)
+
+    @pytest.mark.parametrize("app", [APP, None])
+    async def test_a_change_of_an_unknown_job_is_refused(self, bench: Bench, app: str | None) -> None:
+        key = JobId.make(bench.now + 1000, 0, 1)
+        with refused(UnknownJob, str(key)):
+            await bench.changed(Change.CANCEL, key, app=app)
+
+    async def test_a_job_of_any_app_can_be_changed_by_its_id_alone(self, bench: Bench) -> None:
+        await bench.store.register("sms", 2)
+        (accepted,) = await bench.add(MINUTE_MS, app="sms")
+        assert (await bench.changed(Change.CANCEL, accepted.key)).granted
+
+    async def test_a_change_is_decided_even_if_there_is_no_room_to_read_the_job(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        cancelled, *moved = await bench.add(1000, 2000, 3000, payload=LARGE)
+        await owner.answer(await owner.requests())
+        wishes = [bench.change(Change.CANCEL, cancelled)]
+        wishes += [bench.change(Change.RESCHEDULE, a, due_ms=a.due_ms + 5000) for a in moved]
+        requests = await owner.asked(Change.RESCHEDULE)
+        while len(requests) < 3:
+            requests = await owner.asked()
+        answers = await owner.answer(requests, room=1)
+        assert all([(await bench.decided(wish)).granted for wish in wishes])
+        first, second = [await bench.job(a) for a in moved]
+        assert [ruling.job for ruling in answers.rulings if ruling.job] == [first]
+        assert list(answers.left) == [(SHARD, second.position)]
+        assert (await bench.record(cancelled)).status is Status.CANCELLED
+
+    async def test_a_job_that_is_due_after_the_line_by_then_is_left_to_the_scan(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        wake = await owner.requests()
+        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 60_000)
+        await owner.answer(await owner.asked(Change.RESCHEDULE))
+        assert (await bench.decided(wish)).granted
+        assert not (await owner.answer(wake)).woken
+        assert keys(await owner.scan(bench.now + 30_000)) == [accepted.key]
+
+
+class Retrying(Promises):
+    """What `change` promises of jobs that are settled."""
+
+    needs = frozenset({Ability.RETRY})
 
     @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED])
     async def test_a_retry_by_hand_goes_on_counting(self, bench: Bench, status: Status) -> None:
-        accepted = await self._settled(bench, status)
+        accepted = await settled(bench, status)
         bench.clock.advance(5000)
-        verdict = await bench.store.change(Change.RETRY, accepted.key)
+        verdict = await bench.changed(Change.RETRY, accepted.key)
         assert verdict.granted
         record = await bench.record(accepted)
         assert (record.status, record.job.attempt, record.job.due_ms) == (Status.PENDING, 2, bench.now)
@@ -242,42 +289,34 @@ class Changing(Promises):
         assert record.finished_ms is None
 
     async def test_a_retry_by_hand_before_the_line_wakes_the_owner(self, bench: Bench) -> None:
-        accepted = await self._settled(bench, Status.FAILED)
+        accepted = await settled(bench, Status.FAILED)
         successor = await bench.owner("n2", line_in_ms=30_000)
-        assert (await bench.store.change(Change.RETRY, accepted.key)).granted
+        assert (await bench.changed(Change.RETRY, accepted.key)).granted
         answers = await successor.answer(await successor.requests())
         assert [(job.key, job.attempt) for job in answers.woken] == [(accepted.key, 2)]
 
+    @needing(Ability.CANCEL)
     async def test_a_cancelled_job_can_be_tried_again(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        await bench.store.change(Change.CANCEL, accepted.key)
-        assert (await bench.store.change(Change.RETRY, accepted.key)).granted
+        await bench.changed(Change.CANCEL, accepted.key)
+        assert (await bench.changed(Change.RETRY, accepted.key)).granted
         owner = await bench.owner()
         assert keys(await owner.scan()) == [accepted.key]
 
     async def test_a_retry_of_a_job_that_waits_or_is_done_is_refused(self, bench: Bench) -> None:
         (pending,) = await bench.add(MINUTE_MS)
         with refused(InvalidRequest, pending.id, "pending"):
-            await bench.store.change(Change.RETRY, pending.key)
-        done = await self._settled(bench, Status.DONE)
+            await bench.changed(Change.RETRY, pending.key)
+        done = await settled(bench, Status.DONE)
         with refused(InvalidRequest, done.id, "done"):
-            await bench.store.change(Change.RETRY, done.key)
+            await bench.changed(Change.RETRY, done.key)
         assert (await bench.record(done)).status is Status.DONE
 
-    @pytest.mark.parametrize("app", [APP, None])
-    async def test_a_change_of_an_unknown_job_is_refused(self, bench: Bench, app: str | None) -> None:
-        key = JobId.make(bench.now + 1000, 0, 1)
-        with refused(UnknownJob, str(key)):
-            await bench.store.change(Change.CANCEL, key, app=app)
 
-    async def test_a_job_of_any_app_can_be_changed_by_its_id_alone(self, bench: Bench) -> None:
-        await bench.store.register("sms", 2)
-        (accepted,) = await bench.add(MINUTE_MS, app="sms")
-        assert (await bench.store.change(Change.CANCEL, accepted.key)).granted
-
-    async def _settled(self, bench: Bench, status: Status) -> Accepted:
-        (accepted,) = await bench.add(0)
-        owner = await bench.owner()
-        job = await bench.job(accepted)
-        await owner.settle(owner.ended(job, status, error=None if status is Status.DONE else "no"))
-        return accepted
+async def settled(bench: Bench, status: Status) -> Accepted:
+    """A job that ended like this."""
+    (accepted,) = await bench.add(0)
+    owner = await bench.owner()
+    job = await bench.job(accepted)
+    await owner.settle(owner.ended(job, status, error=None if status is Status.DONE else "no"))
+    return accepted

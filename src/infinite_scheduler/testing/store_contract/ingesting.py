@@ -8,7 +8,8 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, PlacesMoved, SchedulerError, UnknownApp, UnknownLetter
 from infinite_scheduler.model import DAY_MS, Accepted, JobSpec
-from infinite_scheduler.store.base import Query, Store
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.inbox import (
     DeadLetter,
     Inbox,
@@ -20,7 +21,8 @@ from infinite_scheduler.store.inbox import (
     Source,
     new_letter_id,
 )
-from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys, refused
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys, needing, refused
 
 SOURCE: Final = Source("door", "jobs", 0)
 OTHER: Final = Source("door", "jobs", 1)
@@ -72,6 +74,8 @@ def offsets(letters: Sequence[DeadLetter]) -> list[int]:
 
 class Ingesting(Promises):
     """What the inbox of a store promises."""
+
+    needs = frozenset({Ability.INBOX})
 
     async def test_jobs_dead_letters_and_places_go_in_together(self, bench: Bench) -> None:
         lost = letter(bench, 2)
@@ -191,6 +195,7 @@ class Ingesting(Promises):
         owner = await bench.owner()
         assert [job.key for job in await owner.scan()] == sorted(keys(accepted))
 
+    @needing(Ability.OWNERSHIP)
     async def test_the_owner_is_asked_to_look_at_what_was_taken_before_the_line(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=5000)
         soon, _ = await bench.store.inbox().take([bench.spec(2000), bench.spec(9000)], [], [move(None, 2)])
@@ -387,6 +392,8 @@ class Ingesting(Promises):
 
 class Forgetting(Promises):
     """What maintenance promises about the inbox."""
+
+    needs = frozenset({Ability.INBOX})
 
     async def test_dead_letters_go_after_the_retention_unless_they_are_unsent(self, bench: Bench) -> None:
         inbox = bench.store.inbox()

@@ -1,9 +1,16 @@
 """Promises about who owns a shard."""
 
-from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import Shard, Status
-from infinite_scheduler.store.base import ALONE, FEW, MANY, Claim
-from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, keys, refused
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.ownership import Claim
+from infinite_scheduler.testing.store_contract.bench import (
+    APP,
+    LIFTED,
+    SHARD,
+    Bench,
+    Promises,
+    keys,
+)
 
 WIDE = "wide"
 FOUR = tuple(Shard(WIDE, number) for number in range(4))
@@ -11,6 +18,8 @@ FOUR = tuple(Shard(WIDE, number) for number in range(4))
 
 class Owning(Promises):
     """What signs of life, take, release, reload and advance promise, and that a node is fenced off by a takeover."""
+
+    needs = frozenset({Ability.OWNERSHIP})
 
     async def test_a_node_is_seen_by_all(self, bench: Bench) -> None:
         node = await bench.node("n1")
@@ -34,27 +43,6 @@ class Owning(Promises):
         (seen,) = (await node.ownership.beat(draining=True)).nodes
         assert seen.draining
 
-    async def test_a_node_that_is_asked_to_drain_is_seen_by_all_and_a_sign_of_life_changes_nothing(
-        self, bench: Bench
-    ) -> None:
-        node, other = await bench.node("n1", store=await bench.process()), await bench.node("n2")
-        for draining in (True, False):
-            assert await bench.store.drain("n1", draining=draining) == 1
-            for view in (await node.ownership.beat(), await node.ownership.beat(renew=False)):
-                assert {n.node_id: n.drain_asked for n in view.nodes} == {"n1": draining, "n2": False}
-        assert not any(n.draining for n in (await other.ownership.beat()).nodes), "whether it follows it says itself"
-
-    async def test_all_nodes_of_one_name_are_asked_to_drain(self, bench: Bench) -> None:
-        await bench.node("twin")
-        await bench.node("twin", store=await bench.process())
-        assert await bench.store.drain("twin", draining=True) == 2
-        assert await bench.store.drain("twin", draining=True) == 2, "whether it was asked before or not"
-        assert all(n.drain_asked for n in (await bench.store.survey()).view.nodes)
-
-    async def test_no_node_of_an_unknown_name_is_asked_to_drain(self, bench: Bench) -> None:
-        await bench.node("n1")
-        assert await bench.store.drain("n2", draining=True) == 0
-
     async def test_a_node_says_how_far_its_clock_is_off(self, bench: Bench) -> None:
         node = await bench.node()
         (seen,) = (await node.ownership.beat(clock_off=True, clock_offset_ms=-7000)).nodes
@@ -65,6 +53,7 @@ class Owning(Promises):
     async def test_the_stores_clock_is_read_between_question_and_answer(self, bench: Bench) -> None:
         node = await bench.node()
         for view in (await node.ownership.beat(renew=False), (await bench.store.survey()).view):
+            assert (view.clock is not None) == (Ability.CLOCK in bench.abilities)
             if view.clock is not None:
                 assert view.clock.asked_us <= view.clock.answered_us
                 assert view.clock.store_ms > 0
@@ -81,19 +70,6 @@ class Owning(Promises):
         wide = [info for info in view.shards if info.shard.app == WIDE]
         assert [info.shard for info in wide] == list(FOUR)
         assert all(info.released for info in wide)
-
-    async def test_a_pause_is_seen_in_the_view(self, bench: Bench) -> None:
-        node = await bench.node(store=await bench.process())
-        for paused in (True, False):
-            await bench.store.pause(APP, paused=paused)
-            (app,) = (await node.ownership.beat()).apps
-            assert app.paused is paused
-        with refused(UnknownApp, "'nobody'", APP):
-            await bench.store.pause("nobody", paused=True)
-
-    async def test_a_paused_app_accepts_jobs(self, bench: Bench) -> None:
-        await bench.store.pause(APP, paused=True)
-        assert await bench.add(1000)
 
     # Taking
 
@@ -177,7 +153,7 @@ class Owning(Promises):
     async def test_reload_keeps_the_reign_and_says_where_it_stands(self, bench: Bench) -> None:
         owner = await bench.owner()
         await owner.advance(bench.now + 30_000, bench.now - 5)
-        (grant,) = await owner.ownership.reload(owner.owners, ())
+        (grant,) = await owner.ownership.reload(owner.owners, (), LIFTED)
         assert (grant.shard, grant.owner) == (SHARD, owner.owners[SHARD])
         assert (grant.line_ms, grant.low_ms, grant.unclean) == (bench.now + 30_000, bench.now - 5, False)
         assert (await bench.shard()).owner == grant.owner
@@ -187,7 +163,7 @@ class Owning(Promises):
         first, second = await bench.node("n1", apps=(WIDE,)), await bench.node("n2", apps=(WIDE,))
         await first.take(FOUR[0], FOUR[2])
         await second.take(FOUR[2])
-        grants = await first.ownership.reload(first.owners, ())
+        grants = await first.ownership.reload(first.owners, (), LIFTED)
         assert [grant.shard for grant in grants] == [FOUR[0]]
 
     # Advancing
@@ -234,16 +210,6 @@ class Owning(Promises):
         assert not answers.rulings
         assert await successor.requests() == requests, "the wake is there for its owner"
 
-    async def test_a_node_that_lost_a_shard_marks_nothing_there(self, bench: Bench) -> None:
-        await bench.add(0)
-        former = await bench.owner("n1")
-        jobs = await former.scan()
-        await bench.owner("n2")
-        assert await former.ownership.mark(former.owners, jobs, 1000) == {SHARD}
-        third = await bench.node("n3")
-        (grant,) = await third.take(SHARD)
-        assert not grant.suspects
-
     async def test_a_node_that_lost_a_shard_releases_nothing_there(self, bench: Bench) -> None:
         former = await bench.owner("n1")
         successor = await bench.owner("n2")
@@ -253,7 +219,7 @@ class Owning(Promises):
     async def test_a_node_that_lost_a_shard_reloads_nothing_there(self, bench: Bench) -> None:
         former = await bench.owner("n1")
         await bench.owner("n2")
-        assert not await former.ownership.reload(former.owners, ())
+        assert not await former.ownership.reload(former.owners, (), LIFTED)
 
     async def test_the_loss_of_one_shard_leaves_the_others_recorded(self, bench: Bench) -> None:
         await bench.store.register(WIDE, 4)
@@ -268,64 +234,3 @@ class Owning(Promises):
         assert settled.lost == {FOUR[2]}
         left = await taker.scan(app=WIDE, shards=frozenset({0, 2}))
         assert keys(left) == keys([job for job in jobs if job.shard == 2])
-
-    # Marks
-
-    async def test_marked_jobs_come_back_as_suspects_with_the_grant(self, bench: Bench) -> None:
-        await bench.add(0, 0, 0)
-        owner = await bench.owner("n1")
-        one, two, three = await owner.scan()
-        assert not await owner.ownership.mark(owner.owners, [one, two, three], MANY)
-        assert not await owner.ownership.mark(owner.owners, [two], FEW)
-        taker = await bench.node("n2")
-        (grant,) = await taker.take(SHARD)
-        assert dict(grant.suspects) == {one.key: MANY, two.key: FEW, three.key: MANY}
-
-    async def test_reload_lifts_the_mark_of_a_job_that_was_to_be_alone_and_is_not_handed_over(
-        self, bench: Bench
-    ) -> None:
-        await bench.add(0, 0, 0)
-        owner = await bench.owner("n1")
-        held, handed_over, other = await owner.scan()
-        await owner.ownership.mark(owner.owners, [other], MANY)
-        for job in (held, handed_over):
-            await owner.ownership.mark(owner.owners, [job], ALONE)
-        (grant,) = await owner.ownership.reload(owner.owners, {handed_over.key})
-        assert dict(grant.suspects) == {held.key: FEW, handed_over.key: ALONE, other.key: MANY}
-
-    async def test_a_release_lifts_the_mark_of_a_job_that_was_to_be_alone(self, bench: Bench) -> None:
-        await bench.add(0, 0)
-        owner = await bench.owner("n1")
-        alone, other = await owner.scan()
-        await owner.ownership.mark(owner.owners, [other], MANY)
-        await owner.ownership.mark(owner.owners, [alone], ALONE)
-        await owner.release()
-        next_owner = await bench.node("n2")
-        (grant,) = await next_owner.take(SHARD)
-        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "nobody died, so nobody is charged"
-
-    async def test_the_mark_of_a_job_that_outlived_a_watch_stays_until_it_is_settled(self, bench: Bench) -> None:
-        await bench.add(0, 0)
-        owner = await bench.owner("n1")
-        one, two = await owner.scan()
-        for job, size in ((one, ALONE - 1), (two, ALONE - 9)):
-            await owner.ownership.mark(owner.owners, [job], ALONE)
-            await owner.ownership.mark(owner.owners, [job], size)
-        (grant,) = await owner.ownership.reload(owner.owners, ())
-        assert dict(grant.suspects) == {one.key: ALONE - 1, two.key: ALONE - 9}
-        await owner.settle(owner.ended(one, marked=True))
-        await owner.release()
-        next_owner = await bench.node("n2")
-        (grant,) = await next_owner.take(SHARD)
-        assert dict(grant.suspects) == {two.key: ALONE - 9}
-
-    async def test_settling_a_marked_job_deletes_its_mark(self, bench: Bench) -> None:
-        await bench.add(0, 0, 0)
-        owner = await bench.owner("n1")
-        one, two, three = await owner.scan()
-        await owner.ownership.mark(owner.owners, [one, two, three], FEW)
-        again = owner.ended(two, Status.PENDING, due_ms=bench.now + 5, error="again", marked=True)
-        await owner.settle(owner.ended(one, marked=True), again)
-        taker = await bench.node("n2")
-        (grant,) = await taker.take(SHARD)
-        assert dict(grant.suspects) == {three.key: FEW}

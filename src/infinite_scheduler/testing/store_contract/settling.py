@@ -3,12 +3,15 @@
 import pytest
 
 from infinite_scheduler.model import Attempt, Job, Status
-from infinite_scheduler.store.base import Running
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.ownership import Running
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Node, Promises, counts, keys
 
 
 class Settling(Promises):
     """What `settle` promises."""
+
+    needs = frozenset({Ability.OWNERSHIP})
 
     async def _handed_over(self, bench: Bench, *in_ms: int) -> tuple[Node, list[Job]]:
         await bench.add(*in_ms)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from infinite_scheduler.model import Change, Priority, Shard, Status
-from infinite_scheduler.store.base import named
+from infinite_scheduler.model import Priority, Shard
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.ownership import named
 from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE
 
@@ -11,35 +12,24 @@ from infinite_scheduler.testing.store_contract.scanning import LARGE
 class Waking(Promises):
     """What an insert before the line leaves, and what answering it does."""
 
+    needs = frozenset({Ability.OWNERSHIP})
+
     async def test_an_insert_before_the_line_leaves_a_request_that_names_it(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         early = await bench.add(1000, 2000)
-        (request,) = await owner.requests()
-        assert (request.shard, request.change) == (SHARD, None)
-        assert sorted(request.keys) == sorted(keys(early))
-
-    async def test_an_insert_after_the_line_leaves_no_request(self, bench: Bench) -> None:
-        owner = await bench.owner(line_in_ms=30_000)
-        await bench.add(30_000, 60_000)
-        assert not await owner.requests()
-
-    async def test_a_batch_leaves_a_request_for_its_early_jobs_only(self, bench: Bench) -> None:
-        owner = await bench.owner(line_in_ms=30_000)
-        early, _ = await bench.add(29_999, 30_000)
-        (request,) = await owner.requests()
-        assert request.keys == (early.key,)
+        requests = await owner.requests()
+        assert {(request.shard, request.change) for request in requests} == {(SHARD, None)}
+        assert sorted(key for request in requests for key in request.keys) == sorted(keys(early))
 
     async def test_an_insert_from_another_process_is_seen_by_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         assert not await owner.requests()
         elsewhere = await bench.process()
         await elsewhere.add([bench.spec(1000)])
-        assert await owner.ownership.requests([SHARD], poked=False), "without a poke, too"
+        assert await owner.ownership.requests([SHARD], poked=False, limit=10), "without a poke, too"
 
     async def test_an_insert_before_the_line_pokes_the_nodes_of_its_process(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
-        await bench.add(60_000)
-        assert not owner.pokes
         await bench.add(1000)
         assert owner.pokes == [SHARD]
 
@@ -95,22 +85,6 @@ class Waking(Promises):
         assert not await owner.requests(), "it is consumed as a whole"
         assert keys(await owner.scan(jobs[0].due_ms, bench.now + 30_000)) == keys(jobs)
 
-    async def test_a_change_is_decided_even_if_there_is_no_room_to_read_the_job(self, bench: Bench) -> None:
-        owner = await bench.owner(line_in_ms=30_000)
-        cancelled, *moved = await bench.add(1000, 2000, 3000, payload=LARGE)
-        await owner.answer(await owner.requests())
-        wishes = [bench.change(Change.CANCEL, cancelled)]
-        wishes += [bench.change(Change.RESCHEDULE, a, due_ms=a.due_ms + 5000) for a in moved]
-        requests = await owner.asked(Change.RESCHEDULE)
-        while len(requests) < 3:
-            requests = await owner.asked()
-        answers = await owner.answer(requests, room=1)
-        assert all([(await wish).granted for wish in wishes])
-        first, second = [await bench.job(a) for a in moved]
-        assert [ruling.job for ruling in answers.rulings if ruling.job] == [first]
-        assert list(answers.left) == [(SHARD, second.position)]
-        assert (await bench.record(cancelled)).status is Status.CANCELLED
-
     async def test_a_wake_lowers_low_to_what_it_names(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         await owner.advance(bench.now + 30_000, bench.now + 20_000)
@@ -131,16 +105,6 @@ class Waking(Promises):
         (accepted,) = await bench.add(1000)
         await owner.settle(owner.ended(await bench.job(accepted)))
         assert not (await owner.answer(await owner.requests())).woken
-
-    async def test_a_job_that_is_due_after_the_line_by_then_is_left_to_the_scan(self, bench: Bench) -> None:
-        owner = await bench.owner(line_in_ms=30_000)
-        (accepted,) = await bench.add(1000)
-        wake = await owner.requests()
-        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 60_000)
-        await owner.answer(await owner.asked(Change.RESCHEDULE))
-        assert (await wish).granted
-        assert not (await owner.answer(wake)).woken
-        assert keys(await owner.scan(bench.now + 30_000)) == [accepted.key]
 
     async def test_the_next_owner_finds_the_requests_of_the_last_one(self, bench: Bench) -> None:
         former = await bench.owner("n1", line_in_ms=30_000)

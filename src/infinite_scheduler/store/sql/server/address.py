@@ -8,8 +8,9 @@ from typing import Final, cast
 from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError
-from infinite_scheduler.store.sql.server.masking import cut, masked
-from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, read_options
+from infinite_scheduler.secrets import cut, masked
+from infinite_scheduler.store.scheme import BadPart
+from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, is_visible, read_options
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a connection may take to come about, where nobody says otherwise."""
@@ -35,14 +36,6 @@ _WRITTEN: Final[Mapping[Kind, str]] = {"mariadb": "mariadb", "postgres": "postgr
 
 Parts = Mapping[str, str]
 """What somebody said of an address, as text: kind, host, port, database, user, password and options."""
-
-
-class BadPart(ValueError):
-    """A part of an address is missing, or does not fit the others; the message says what is expected."""
-
-    def __init__(self, part: str, expected: str) -> None:
-        self.part = part
-        super().__init__(expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +82,12 @@ def address_of(url: str) -> Address:
     try:
         return make_address(read_url(url))
     except ValueError as error:
-        raise ConfigError(f"store URL {masked(url)}: {error}") from None
+        raise ConfigError(f"store URL {shown_url(url)}: {error}") from None
+
+
+def shown_url(url: str) -> str:
+    """The URL without its secrets, for people to see."""
+    return masked(url, is_visible)
 
 
 def read_url(url: str) -> dict[str, str]:

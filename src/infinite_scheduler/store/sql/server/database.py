@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.server.driver import Driver
 from infinite_scheduler.store.sql.server.session import Link, ServerSession, SharedSession, end
 from infinite_scheduler.store.sql.server.tables import TableMaker
@@ -25,6 +26,8 @@ class ServerDatabase(Database):
     """
 
     def __init__(self, driver: Driver, *, lanes: int = 2, connections: int = 2, ddl: bool = True) -> None:
+        self.kind = driver.kind
+        self.has_clock = True
         self.lanes = lanes
         self._driver = driver
         self._connections = connections

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Final, Protocol, Self
 import msgspec
 
 from infinite_scheduler.errors import SchedulerError, StoreUnavailable
-from infinite_scheduler.store.base import StoreLimits
+from infinite_scheduler.secrets import HIDDEN, without_secrets
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
-from infinite_scheduler.store.sql.server.masking import HIDDEN, without_secrets
+from infinite_scheduler.store.sql.limits import SqlLimits
+from infinite_scheduler.store.sql.server.address import shown_url
 from infinite_scheduler.store.sql.server.patience import Patience
 
 DDL_WAIT_S: Final = 30
@@ -45,7 +46,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     @classmethod
-    def of(cls, limits: StoreLimits) -> Self:
+    def of(cls, limits: SqlLimits) -> Self:
         """What the settings say."""
         return cls(
             idle_s=math.ceil(limits.idle_in_transaction_ms / 1000),
@@ -76,6 +77,9 @@ class Connection(Protocol):
 
 class Driver(ABC):
     """One kind of server, at one address."""
+
+    kind: ClassVar[str]
+    """What people call the server."""
 
     Error: ClassVar[type[Exception]]
     """The root of the driver's errors."""
@@ -127,7 +131,7 @@ class Driver(ABC):
 
     def said(self, error: Exception) -> str:
         """What the driver says, in one line and without secrets, those of this address whatever stands around them."""
-        text = without_secrets(str(error))
+        text = without_secrets(str(error), shown_url)
         for secret in filter(None, self.secrets):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
         return " ".join(text.split())

@@ -7,11 +7,11 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.store import server_driver
 from infinite_scheduler.store.sql.relational import SqlStatements
 from infinite_scheduler.store.sql.rows import TablesMissing
 from infinite_scheduler.store.sql.schema import SCHEMA_TABLE
 from infinite_scheduler.store.sql.server.driver import Driver, Fault
+from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.tables import TableMaker
 
 T = TypeVar("T")

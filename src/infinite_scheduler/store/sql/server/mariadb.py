@@ -100,6 +100,7 @@ def _escaped(value: bytes, mapping: object = None) -> str:
 class MariaDriver(Driver):
     """A MariaDB or MySQL server."""
 
+    kind = "MariaDB"
     Error: ClassVar[type[Exception]] = pymysql.err.Error
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
     deadlocks = "SHOW ENGINE INNODB STATUS shows who was in the latest one"

@@ -236,6 +236,7 @@ def adapt(adapters: AdaptersMap) -> None:
 class PostgresDriver(Driver):
     """A PostgreSQL server."""
 
+    kind = "PostgreSQL"
     Error: ClassVar[type[Exception]] = psycopg.Error
     sqlalchemy = frozenset({"postgresql+psycopg"})
     deadlocks = "the server's log says who was in it"

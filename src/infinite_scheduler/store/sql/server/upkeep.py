@@ -6,10 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from infinite_scheduler.store.base import AppInfo
 from infinite_scheduler.store.sql.server.tables import TableMaker
 from infinite_scheduler.store.sql.statements import Session
-from infinite_scheduler.store.sql.tables import span_of
+from infinite_scheduler.store.sql.tables import SqlApp, span_of
 from infinite_scheduler.store.sql.upkeep import Keeper
 from infinite_scheduler.store.sql.upkeep_rows import LAST, Blocker
 from infinite_scheduler.store.sql.worker import Worker
@@ -48,7 +47,7 @@ class ServerKeeper(Keeper):
     async def _make_tables(self, app: str) -> list[str]:
         return await super()._make_tables(app) if self._tables.allowed else []
 
-    async def _retire(self, info: AppInfo) -> list[str]:
+    async def _retire(self, info: SqlApp) -> list[str]:
         dropped = []
         for table in await self._old_tables(info):
             if self._looks.get(table, Look()).again_ms > self._now_ms:
@@ -61,7 +60,7 @@ class ServerKeeper(Keeper):
                     dropped.append(table.name)
         return dropped
 
-    async def _old_tables(self, info: AppInfo) -> Sequence[OldTable]:
+    async def _old_tables(self, info: SqlApp) -> Sequence[OldTable]:
         """The tables of an app that may be old enough to go; what is known of others is forgotten."""
         app, span = info.name, span_of(info.span)
         periods = await self._read(lambda tx: tx.old_periods(app, self._old_ms))

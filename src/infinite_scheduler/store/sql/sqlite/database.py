@@ -10,9 +10,10 @@ from typing import Final, cast
 from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
-from infinite_scheduler.store.base import NodeInfo, Upkeep
+from infinite_scheduler.secrets import masked
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
-from infinite_scheduler.store.sql.server.masking import masked
 from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
@@ -42,6 +43,8 @@ class SqliteDatabase(Database):
     so that they never hold up the lane. With `inline`, everything happens in the caller's thread.
     """
 
+    kind = "SQLite"
+    has_clock = False  # it is the machine's
     lanes = 1
 
     def __init__(self, path: str | Path, *, inline: bool = False) -> None:

@@ -1,0 +1,64 @@
+"""What a store says of apps, nodes and shards: the cluster at one moment."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from infinite_scheduler.model import Owner, Shard
+
+
+class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An app as the store knows it."""
+
+    name: str
+    shards: int
+    paused: bool
+    created_ms: int
+    kept: Mapping[str, str] = {}  # settings of the store that it was made with, where another value is configured now
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as the others see it; `beat` changes with every sign of life."""
+
+    nonce: str
+    node_id: str
+    apps: frozenset[str]
+    started_ms: int
+    draining: bool = False  # it gives up what it has and takes nothing: it is about to stop, was asked to, or is off
+    drain_asked: bool = False  # an operator asked it to
+    clock_off: bool = False  # its clock is too far from the store's
+    clock_offset_ms: int | None = None  # the store's clock less its own, where the store has one
+    beat: int = 0
+    beat_ms: int = 0
+
+
+class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard row: who owns it, up to where the owner decides, and before which moment all is settled."""
+
+    shard: Shard
+    owner: Owner
+    line_ms: int
+    low_ms: int
+
+    @property
+    def released(self) -> bool:
+        """Nobody owns it."""
+        return not self.owner.nonce
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The store's clock, read once: between two readings of the asking process's steady clock."""
+
+    store_ms: int  # rounded down
+    asked_us: int
+    answered_us: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node learns by a heartbeat: the cluster at one moment."""
+
+    nodes: tuple[NodeInfo, ...]
+    shards: tuple[ShardInfo, ...]
+    apps: tuple[AppInfo, ...]
+    dead: frozenset[str] = frozenset()  # nonces of processes that are proven to have ended
+    clock: Sample | None = None  # None: the store has no clock of its own

@@ -1,0 +1,54 @@
+"""What a store promises of what it cannot do."""
+
+from infinite_scheduler.errors import NotSupported
+from infinite_scheduler.model import Change, JobId
+from infinite_scheduler.store.abilities import EVERYTHING, Abilities, Ability
+from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
+
+CHANGES = {Ability(change) for change in Change}
+
+
+class Refusing(Promises):
+    """Abilities are declared, never imitated: what a store has not declared it refuses in words."""
+
+    async def test_what_a_store_declares_that_it_cannot_do_it_refuses_in_words(self, bench: Bench) -> None:
+        able = bench.abilities
+        for ability in sorted(EVERYTHING - able.can - {Ability.MARKS, Ability.CLOCK}):
+            with refused(NotSupported, able.store, str(able.refusal(ability))):
+                await self._try(bench, ability)
+        assert await bench.accepted() == 0
+
+    async def test_a_store_says_what_it_can_do_before_it_is_opened(self, bench: Bench) -> None:
+        assert isinstance(self.make_store(bench.clock).abilities, Abilities)
+        assert self.make_store(bench.clock).abilities == bench.abilities
+
+    async def test_a_store_that_cannot_mark_jobs_has_nothing_to_mark_them_with(self, bench: Bench) -> None:
+        if Ability.OWNERSHIP in bench.abilities:
+            node = await bench.node()
+            assert (node.ownership.marks is not None) == (Ability.MARKS in bench.abilities)
+
+    async def _try(self, bench: Bench, ability: Ability) -> None:
+        store, key = bench.store, JobId.make(bench.now + 1000, 0, 1)
+        if ability in CHANGES:
+            await store.change(Change(ability), key, app=APP, patience_ms=1000)
+        match ability:
+            case Ability.WHOLE_BATCHES:
+                await store.add([bench.spec(), bench.spec()])
+            case Ability.IDEMPOTENCY_KEYS:
+                with refused(NotSupported):
+                    await store.holders(APP, ["k"])
+                await store.add([bench.spec(idempotency_key="k")])
+            case Ability.OWN_TRANSACTION:
+                store.enqueue(object(), [bench.spec()])
+            case Ability.SEARCH:
+                await store.find(Query())
+            case Ability.INBOX:
+                store.inbox()
+            case Ability.OWNERSHIP:
+                store.ownership(
+                    NodeInfo(nonce="n", node_id="n", apps=frozenset(), started_ms=bench.now), lambda _: None
+                )
+            case _:
+                raise AssertionError(f"nothing to try for {ability}")

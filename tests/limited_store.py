@@ -1,0 +1,116 @@
+"""A store that can do less than the one behind it, and declares so; it notes all that was tried."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.model import Accepted, Change, JobRecord, JobSpec
+from infinite_scheduler.store import open_store
+from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Holder, Verdict
+from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster import AppInfo, NodeInfo
+from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.looking import Found, Query, Survey
+from infinite_scheduler.store.ownership import Ownership, Poke
+from infinite_scheduler.store.scheme import Options, Preparation, Scheme
+
+NAME: Final = "Paper"
+
+BUCKET: Final = frozenset({Ability(change) for change in Change}) | {
+    Ability.WHOLE_BATCHES,
+    Ability.OWN_TRANSACTION,
+    Ability.INBOX,
+    Ability.CLOCK,
+}
+"""What a store in a bucket lacks."""
+
+REMOTE: Final = frozenset({Ability.OWNERSHIP, Ability.OWN_TRANSACTION, Ability.MARKS, Ability.CLOCK})
+"""What a store lacks that only speaks for another one."""
+
+
+class LimitedStore(Store):
+    """Hands on what it declares; everything else is refused as any store refuses it."""
+
+    def __init__(self, inner: Store, without: frozenset[Ability], tried: list[str] | None = None) -> None:
+        self._inner = inner
+        self._abilities = Abilities(NAME, inner.abilities.can - without)
+        self.tried = [] if tried is None else tried
+
+    @property
+    def abilities(self) -> Abilities:
+        return self._abilities
+
+    def _try(self, what: str, *needed: Ability) -> Store:
+        self.tried.append(what)
+        for ability in needed:
+            self.abilities.require(ability)
+        return self._inner
+
+    async def open(self) -> None:
+        await self._inner.open()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def register(self, app: str, shards: int | None = None) -> AppInfo:
+        return await self._inner.register(app, shards)
+
+    async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        needed = [Ability.WHOLE_BATCHES] if len(specs) > 1 else []
+        needed += [Ability.IDEMPOTENCY_KEYS for spec in specs if spec.idempotency_key is not None]
+        return await self._try("add", *needed).add(specs)
+
+    def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
+        return self._try("enqueue", Ability.OWN_TRANSACTION).enqueue(connection, specs)
+
+    async def holders(self, app: str, keys: Any) -> Mapping[str, Holder]:
+        return await self._try("holders", Ability.IDEMPOTENCY_KEYS).holders(app, keys)
+
+    async def change(self, change: Change, key: bytes, **options: Any) -> Verdict:
+        return await self._try("change", Ability(change)).change(change, key, **options)
+
+    async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
+        return await self._inner.get(key, app=app)
+
+    async def find(self, query: Query) -> Found:
+        return await self._try("find", Ability.SEARCH).find(query)
+
+    async def survey(self) -> Survey:
+        return await self._inner.survey()
+
+    async def pause(self, app: str, *, paused: bool) -> None:
+        await self._inner.pause(app, paused=paused)
+
+    async def drain(self, node_id: str, *, draining: bool) -> int:
+        return await self._inner.drain(node_id, draining=draining)
+
+    def inbox(self) -> Inbox:
+        return self._try("inbox", Ability.INBOX).inbox()
+
+    def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:
+        owner = self._try("ownership", Ability.OWNERSHIP).ownership(node, poke)
+        if Ability.MARKS not in self.abilities:
+            owner.marks = None
+        return owner
+
+
+class LimitedScheme(Scheme):
+    """`limited:///FILE?without=cancel,inbox`: a SQLite file with fewer abilities."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+
+    def open(self, url: str, clock: Clock, options: Options) -> Store:
+        place, _, without = url.partition("?without=")
+        inner = open_store(place.replace("limited", "sqlite", 1), clock, options)
+        return LimitedStore(inner, frozenset(map(Ability, without.split(","))), self.tried)
+
+    def lack(self, url: str, options: Options) -> str | None:
+        return None
+
+    async def prepare(self, url: str, clock: Clock, options: Options, **wanted: Any) -> Preparation:
+        raise AssertionError("nobody asks for this here")
+
+
+SCHEME: Final = LimitedScheme()
