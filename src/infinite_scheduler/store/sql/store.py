@@ -62,6 +62,8 @@ class SqlStore(Store):
         self._clock = clock
         self._limits = limits or SqlLimits()
         self._url = url
+        everything = Abilities(database.kind)
+        self._abilities = everything if database.has_clock else everything.without(Ability.CLOCK)
         self._apps: dict[str, SqlApp] = {}
         self._turns: dict[str, itertools.count[int]] = {}
         self._owners: list[SqlOwnership] = []
@@ -71,8 +73,7 @@ class SqlStore(Store):
 
     @property
     def abilities(self) -> Abilities:
-        able = Abilities(self._database.kind)
-        return able if self._database.has_clock else able.without(Ability.CLOCK)
+        return self._abilities
 
     async def open(self) -> None:
         await self._database.open()
