@@ -457,15 +457,15 @@ def test_an_unknown_app_is_refused_with_the_known_ones(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--at", "whenever"), "'whenever' is no moment"),
-        (("--at", "2030-02-31T09:00:00Z"), "there is no moment"),
+        (("--at", "whenever"), "'whenever' is not a time"),
+        (("--at", "2030-02-31T09:00:00Z"), "is not a valid time"),
         (("--at", "99999999999999999"), "out of range"),
-        (("--in", "soon"), "no delay"),
+        (("--in", "soon"), "not a delay"),
         (("--in", "-5s"), "negative"),
-        (("--in", "5m", "--data", "hello"), "no JSON"),
-        (("--in", "5m", "--data", '{"a": 1'), "no JSON"),
-        (("--in", "5m", "--data", '1, "at": "now"'), "no JSON"),
-        (("--in", "5m", "--data", "NaN"), "no JSON"),
+        (("--in", "5m", "--data", "hello"), "not valid JSON"),
+        (("--in", "5m", "--data", '{"a": 1'), "not valid JSON"),
+        (("--in", "5m", "--data", '1, "at": "now"'), "not valid JSON"),
+        (("--in", "5m", "--data", "NaN"), "not valid JSON"),
         (("--in", "5m", "--data", '"\udcff"'), "UTF-8"),
         (("--in", "5m", "--data", "[" * 200 + "]" * 200), "deep"),
         (("--in", "5m", "--priority", "urgent"), "priority 'urgent' is unknown"),
@@ -527,16 +527,16 @@ def test_a_node_without_any_configuration_says_what_it_needs(shell: Shell) -> No
 def test_an_unknown_job_ends_with_3_and_what_is_no_id_with_2(shell: Shell, command: str) -> None:
     shell.schedule()
     assert NO_JOB in bad(shell, "jobs", command, NO_JOB, code=3)
-    assert "is no job id" in bad(shell, "jobs", command, "nonsense")
+    assert "is not a job id" in bad(shell, "jobs", command, "nonsense")
 
 
 def test_a_change_that_makes_no_sense_is_refused(shell: Shell) -> None:
     job = shell.schedule()
     assert "nothing to retry" in bad(shell, "jobs", "retry", job)
     assert "either --at MOMENT or --in DELAY" in bad(shell, "jobs", "reschedule", job)
-    assert "no moment" in bad(shell, "jobs", "reschedule", job, "--at", "whenever")
+    assert "is not a time" in bad(shell, "jobs", "reschedule", job, "--at", "whenever")
     assert "unknown status" in bad(shell, "jobs", "list", "--status", "lost")
-    assert "is no job id" in bad(shell, "jobs", "list", "--cursor", "nonsense")
+    assert "is not a job id" in bad(shell, "jobs", "list", "--cursor", "nonsense")
     assert "cannot be read" in bad(shell, "schedule", "reminders", "--from", "nowhere.ndjson")
 
 

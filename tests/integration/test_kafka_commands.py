@@ -106,7 +106,7 @@ def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
 def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) -> None:
     (before,) = desk.lines("ingest", "status")
     assert not before["ready"]
-    assert "nobody reads topic" in before["problems"][0]
+    assert "no node reads topic" in before["problems"][0]
     assert desk("ingest", "status").returncode == 1
     for partition in range(3):
         write(kafka_servers, desk.topic, [message()] * (partition + 1), partition=partition)
@@ -182,7 +182,7 @@ def test_a_topic_that_was_made_anew_is_noted(desk: Desk, kafka_servers: str) -> 
     delete_topics(kafka_servers, desk.topic)
     make_topic(kafka_servers, desk.topic, 3)
     (status,) = desk.lines("ingest", "status")
-    assert "was made anew since it was read last" in status["notes"][0]
+    assert "was created again since it was last read" in status["notes"][0]
 
 
 def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:

@@ -170,7 +170,7 @@ def test_making_the_database_waits_for_locks_as_the_settings_say(
         cursor.execute("COMMENT ON DATABASE template0 IS 'a lock on what every database is made from'")
         code, _, err = migrate(capsys, config, missing, "--days", "0", "--create")
         cursor.execute("ROLLBACK")
-    assert (code, "waited 1 s for locks that others hold" in err) == (5, True)
+    assert (code, "waited 1 s for locks of other transactions" in err) == (5, True)
 
 
 def test_a_wrong_password_is_not_taken_for_a_missing_database(

@@ -244,7 +244,7 @@ def test_a_time_without_a_zone_is_read_in_that_of_its_topic_also_where_it_is_dis
     for unknown in (twin, stranger):
         ended = desk("dlq", "replay", unknown)
         assert ended.code == 2
-        assert "say the zone with --zone NAME, or another moment with --at or --in" in ended.err
+        assert "give the zone with --zone NAME, or another time with --at or --in" in ended.err
     (answer,) = desk("dlq", "replay", stranger, "--zone", "Europe/Berlin", "--json").lines
     assert answer["due_ms"] == 1_896_080_400_000 - 3_600_000
     assert desk("dlq", "replay", twin, "--in", "1h").code == 0
@@ -416,12 +416,12 @@ def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None
         (["topics", "create", "--topic", "a", "--kafka", "no.such.host.invalid:9092"], 5, "no such host"),
         (["ingest", "status", "--group", "nobody"], 2, "no topic that is read by group 'nobody'"),
         (["ingest", "status", "--topic", "a b"], 2, "topic is 'a b'"),
-        (["ingest", "offsets", "--reset", "jobs"], 2, "expected TOPIC=WHERE"),
-        (["ingest", "offsets", "--reset", "jobs=first"], 2, "'first' is no place in a topic"),
+        (["ingest", "offsets", "--reset", "jobs"], 2, "write TOPIC=WHERE"),
+        (["ingest", "offsets", "--reset", "jobs=first"], 2, "'first' is not a position"),
         (["ingest", "offsets", "--reset", "jobs=latest", "--topic", "jobs"], 2, "--topic goes without --reset"),
         (["ingest", "offsets", "--reset", "jobs=latest", "--yes"], 5, "is it running there?"),
         (["dlq", "list", "--state", "lost"], 2, "use unsent, sent, kept, refused, replayed"),
-        (["dlq", "list", "--before", "soon"], 2, "'soon' is no moment"),
+        (["dlq", "list", "--before", "soon"], 2, "'soon' is not a time"),
         (["dlq", "list", "--limit", "0"], 2, "--limit"),
         (["dlq", "list", "--cursor", "x"], 2, "cursor 'x'"),
         (["dlq", "show", "x"], 3, "no dead letter x"),

@@ -515,7 +515,7 @@ class TestAddress:
             ({"kind": "mysql"}, "store.database is missing: expected the name of a database, as store.kind names"),
             ({**SERVER, "host": "db:3306"}, 'store.host = "db:3306" (argument): expected a host alone, without a port'),
             ({**SERVER, "host": "a,b"}, 'store.host = "a,b" (argument): expected one host'),
-            ({**SERVER, "sslkey": "k"}, 'store.sslkey = "k" (argument): expected sslcert beside it'),
+            ({**SERVER, "sslkey": "k"}, 'store.sslkey = "k" (argument): expected sslcert too'),
             (
                 {"url": "mysql://me@other/jobs", **SERVER},
                 'store.host = "db" (argument): contradicts store.url, which says "other": leave out one of the two',

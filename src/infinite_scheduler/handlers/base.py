@@ -1,4 +1,4 @@
-"""The port of a handler: what happens at the moment."""
+"""The port of a handler: what happens when a job is due."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from infinite_scheduler.model import Job, Outcome
 
 Report = Callable[[Job, Outcome | BaseException], None]
-"""Says how the delivery of one job ended; an exception leaves it to the app's retry policy what follows."""
+"""Says how the delivery of one job ended; after an exception the app's retry policy decides."""
 
 
 class Handler(ABC):
@@ -21,25 +21,25 @@ class Handler(ABC):
     """The most jobs that one call takes."""
 
     checks: bool = False
-    """Does `check` look at the data? Where it does not, doors need not decode it."""
+    """Does `check` look at the data? If not, doors need not decode it."""
 
     def check(self, data: Any) -> None:
-        """Refuse data that this handler can do nothing with, at the door: raise InvalidPayload and say what to change.
+        """Refuse data that this handler cannot use, before it is accepted: raise InvalidPayload and say what to change.
 
-        Any other error is taken for a passing one: the door tries again a few times.
+        Any other error is considered temporary: the door tries again a few times.
         """
         del data
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
-        """The moment in a message that has no envelope but is a job's data as it stands; None: it is none of ours.
+        """The time of a message without envelope that is itself a job's data; None if it is not data for this handler.
 
-        InvalidPayload: it would be one of ours, if it did not lack something.
+        Raises InvalidPayload if it is data for this handler but lacks something.
         """
         del message
         return None
 
     def locate(self, zone: ZoneInfo) -> None:
-        """Learn the zone of the node, its `time.zone`, when an app is registered; for times that name none."""
+        """Learn the zone of the node, its `time.zone`, when an app is registered; for times without a zone."""
         del zone
 
     async def start(self) -> None:
@@ -47,16 +47,16 @@ class Handler(ABC):
         return
 
     async def stop(self) -> None:
-        """Let go of everything; called once after the last job."""
+        """Release all resources; called once after the last job."""
         return
 
     @abstractmethod
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
-        """Hand over these jobs, and report each of them exactly once, at the latest before returning.
+        """Hand over these jobs, and report each of them exactly once, before returning.
 
-        The jobs keep their place in the app's concurrency until this returns, so a handler that reports a time-out
-        while the work still runs does not let more in. It is cancelled when the node must stop: then what is not
-        reported is tried again.
+        The jobs count towards the app's concurrency until this returns, so a handler that reports a time-out while the
+        work still runs does not let more in. It is cancelled when the node must stop: then jobs without a report are
+        tried again.
         """
 
     def unfinished(self) -> Sequence[Job]:

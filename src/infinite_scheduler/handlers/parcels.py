@@ -14,7 +14,7 @@ _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
 
 class _Error(msgspec.Struct):
-    """An exception as plain data: its class by name, what it was made with, its plain attributes."""
+    """An exception as plain data: its class by name, its arguments, its plain attributes."""
 
     module: str
     name: str
@@ -36,7 +36,7 @@ def pack(answers: Sequence[Answer]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Answer]:
-    """The answers again, exceptions as ones of their own class if this process knows it."""
+    """The answers again; an exception keeps its class if this process knows it."""
     answers = []
     for name, raw in _decoder.decode(data):
         answer = msgspec.msgpack.decode(raw, type=_KINDS[name])
@@ -75,7 +75,7 @@ def _same_class(described: _Error) -> Exception | None:
     """An exception of the class that was raised, made without its constructor, if that gives the same text."""
     module = (
         "__main__" if described.module == "__mp_main__" else described.module
-    )  # a worker's name for the user's script
+    )  # the name of the user's script in a worker
     try:
         kind = attrgetter(described.name)(sys.modules[module])
         for arguments in (described.arguments, (described.text,)):

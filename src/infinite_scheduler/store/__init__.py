@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str, clock: "Clock", limits: "StoreLimits | None" = None) -> "Store":
-    """The store that a URL names; it is not connected yet."""
+    """Create the store for a URL; it is not connected yet."""
     from infinite_scheduler.store.base import StoreLimits
     from infinite_scheduler.store.sql.store import SqlStore
 
@@ -33,7 +33,7 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
     scheme = url.partition(":")[0]
     if scheme != "sqlite":
         raise ConfigError(
-            f"store.url: no store for {scheme!r} in this version; "
+            f"store.url: this version has no store for {scheme!r}; "
             "expected sqlite:///FILE, mariadb://…, mysql://… or postgresql://…"
         )
     from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase, path_of
@@ -42,7 +42,7 @@ def _database(url: str, limits: "StoreLimits") -> "Database":
 
 
 def server_driver(url: str, limits: "StoreLimits | None" = None) -> "Driver":
-    """The driver of the server that a URL names."""
+    """Create the driver of the server for a URL."""
     from infinite_scheduler.store.base import StoreLimits
     from infinite_scheduler.store.sql.server.address import address_of
     from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver

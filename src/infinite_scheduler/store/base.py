@@ -1,7 +1,7 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
-`Store` is what doors and people ask; any process may. `Ownership` is what one node does to the shards it owns, fenced
-by (nonce, epoch). The rules behind both are in docs/concepts/line-protocol.md.
+`Store` is for doors and people, in any process. `Ownership` is what one node does to the shards it owns, fenced by
+(nonce, epoch). The rules of both are in docs/concepts/line-protocol.md.
 """
 
 from abc import ABC, abstractmethod
@@ -13,62 +13,62 @@ from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, JobRecord, J
 from infinite_scheduler.store.inbox import Inbox
 
 MANY, FEW, ALONE = 1000, 30, 1
-"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
+"""The windows in which suspects are handed over: a job whose process ended while it was in one goes into the next.
 
-A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
+A size below ALONE marks a job that was alone and still ran: it has survived ALONE - size watches.
 """
 
 
 ROOM = 8 << 20
-"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
+"""Bytes of payload that are read at a time: little compared to a node's memory, and worth a transaction."""
 
 
 NAMED = 1000
-"""Requests are read until they name so many jobs: a flood of them is answered a page at a time."""
+"""Requests are read until they name this many jobs: a flood of them is answered page by page."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is told by the settings."""
+    """What the settings say about a store."""
 
     shards: int = 16
     retention_ms: int = 7 * DAY_MS
     idempotency_ms: int = DAY_MS
     lanes: int = 2  # on a server: how many connections work for owned shards
     connections: int = 2  # on a server: how many connections the doors share
-    idle_in_transaction_ms: int = 5_000  # on a server, and so are the next two: how long a transaction may stay idle,
-    lock_wait_ms: int = 10_000  # how long one waits for a lock,
-    silence_ms: int = 20_000  # and after what silence in the middle of a statement the server is given up
-    ddl: bool = True  # on a server: may this process make and drop tables?
-    tables: str = "daily"  # what span of time a table of a new app is for: daily or hourly
+    idle_in_transaction_ms: int = 5_000  # on a server, as the next two: how long a transaction may stay idle,
+    lock_wait_ms: int = 10_000  # how long a statement waits for a lock,
+    silence_ms: int = 20_000  # and how long the server may be silent within a statement before it is given up
+    ddl: bool = True  # on a server: may this process create and drop tables?
+    tables: str = "daily"  # the span of time of one table, for new apps: daily or hourly
 
 
 class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An app as the store knows it."""
+    """An app as the store has it."""
 
     name: str
     shards: int
     paused: bool
     created_ms: int
-    span: str = "daily"  # of time that one of its tables is for; daily or hourly
+    span: str = "daily"  # of time that one of its tables covers; daily or hourly
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as the others see it; `beat` changes with every sign of life."""
+    """A node as the others see it; `beat` changes with every heartbeat."""
 
     nonce: str
     node_id: str
     apps: frozenset[str]
     started_ms: int
-    draining: bool = False  # it gives up what it has and takes nothing: it is about to stop, was asked to, or is off
+    draining: bool = False  # it gives up its shards and takes none: it is stopping, was asked to, or its clock is off
     drain_asked: bool = False  # an operator asked it to
-    clock_off: bool = False  # its clock is too far from the store's
-    clock_offset_ms: int | None = None  # the store's clock less its own, where the store has one
+    clock_off: bool = False  # its clock differs too much from the store's
+    clock_offset_ms: int | None = None  # the store's clock minus its own, if the store has one
     beat: int = 0
     beat_ms: int = 0
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard row: who owns it, up to where the owner decides, and before which moment all is settled."""
+    """A shard row: its owner, the line up to which the owner decides, and the low before which all is settled."""
 
     shard: Shard
     owner: Owner
@@ -77,12 +77,12 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def released(self) -> bool:
-        """Nobody owns it."""
+        """Has it no owner?"""
         return not self.owner.nonce
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's clock, read once: between two readings of the asking process's steady clock."""
+    """The store's clock, read once between two readings of the asking process's steady clock."""
 
     store_ms: int  # rounded down
     asked_us: int
@@ -90,7 +90,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node learns by a heartbeat: the cluster at one moment."""
+    """What a node learns from a heartbeat: the cluster at one moment."""
 
     nodes: tuple[NodeInfo, ...]
     shards: tuple[ShardInfo, ...]
@@ -100,7 +100,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to own a shard, with what was seen when it was decided."""
+    """A request to own a shard, with what was seen when it was decided."""
 
     shard: Shard
     seen: Owner
@@ -137,18 +137,18 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     end: bytes
     priority: Priority | None = None
     limit: int = 1000
-    room: int = ROOM  # bytes of payload after which no more rows are read, nor entries; one of each at least
+    room: int = ROOM  # bytes of payload after which no more rows or entries are read; at least one of each
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs in the order of their positions; all before `next` were read, or all of the range when it is None."""
+    """Jobs in the order of their positions; all before `next` were read, or all of the range if it is None."""
 
     jobs: Sequence[Job]
     next: bytes | None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to the owner of a shard; without a change it is a wake: look at these jobs."""
+    """A request to the owner of a shard; without a change it is a wake: look at these jobs."""
 
     id: bytes
     shard: Shard
@@ -158,7 +158,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(requests: Iterable[Request]) -> int:
-    """How many jobs these requests name; one that names none counts too."""
+    """How many jobs these requests name; one that names none counts as one."""
     return sum(len(request.keys) or 1 for request in requests)
 
 
@@ -166,19 +166,19 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """How a request for a change was decided."""
 
     request: Request
-    claimed: bool  # False: the caller had taken it back, nothing was decided
+    claimed: bool  # False: the caller had withdrawn it, and nothing was decided
     granted: bool
-    job: Job | None = None  # the job as it stands now, when it is pending, not handed over, and was read
+    job: Job | None = None  # the job as it is now, if it is pending, not handed over, and was read
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What answering requests led to."""
+    """The result of answering requests."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
     woken: Sequence[Job]  # pending, due before the line
-    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: they were not read, for want of room
+    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: there was no room to read them
     rulings: Sequence[Ruling]
-    low_ms: Mapping[Shard, int]  # where low stands now
+    low_ms: Mapping[Shard, int]  # the current low
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -190,7 +190,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_ms: int
     due_ms: int = 0
     error: str | None = None
-    marked: bool = False  # it was fired in a marked batch
+    marked: bool = False  # it was handed over in a marked batch
 
     @property
     def shard(self) -> Shard:
@@ -205,7 +205,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of settlements."""
+    """The result of recording settlements."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was recorded there
     missed: frozenset[Shard]  # a row was not as this node remembered it: reload the shard
@@ -213,7 +213,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to change a job; not granted means too late."""
+    """The answer to a request to change a job; not granted means too late."""
 
     granted: bool
     record: JobRecord
@@ -233,7 +233,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The job that an idempotency key belongs to, and what its content comes down to."""
+    """The job that has an idempotency key, and the digest of its content."""
 
     key: bytes
     digest: bytes
@@ -252,7 +252,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     counts: Mapping[
         str, Mapping[str, int]
-    ]  # app → accepted, done, failed, expired, cancelled, retried: since retention
+    ]  # app → accepted, done, failed, expired, cancelled, retried: within retention
 
 
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ Poke = Callable[[Collection[Shard]], None]
 
 
 class Store(ABC):
-    """What doors and people ask of the durable home of jobs."""
+    """Where jobs are kept durably, as doors and people use it."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -279,22 +279,22 @@ class Store(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what is under way and disconnect; a second call does nothing."""
+        """Finish calls in progress and disconnect; a second call does nothing."""
 
     @abstractmethod
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """Make the app known to the store, with its shards and tables, or find it as it is.
+        """Add the app to the store, with its shards and tables, or return it if it exists.
 
-        Raises StoreMismatch when it exists with another number of shards than asked for.
+        Raises StoreMismatch if it exists with another number of shards.
         """
 
     @abstractmethod
     async def pause(self, app: str, *, paused: bool) -> None:
-        """Stop or resume handing over the jobs of an app, on every node; they are accepted all the same."""
+        """Stop or resume handing over the jobs of an app, on every node; jobs are still accepted."""
 
     @abstractmethod
     async def drain(self, node_id: str, *, draining: bool) -> int:
-        """Ask all nodes of this name to give up their shards and take none, until they are asked to go on.
+        """Ask all nodes of this name to give up their shards and take none, or to take shards again.
 
         They follow at their next look at the cluster. Returns how many nodes have this name.
         """
@@ -303,13 +303,14 @@ class Store(ABC):
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs, all or none, in order. Durable on return.
 
-        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
-        answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
+        A job whose idempotency key is known answers with the id of the first one; KeyConflict if its digest differs.
+        After a lost answer the insert is repeated without creating a second job. Raises UnknownApp for an app that is
+        not registered.
         """
 
     @abstractmethod
     async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
-        """Those of these idempotency keys that belong to a job already; looking takes none of the others."""
+        """Those of these idempotency keys that already belong to a job; the others stay free."""
 
     @abstractmethod
     async def change(
@@ -323,9 +324,9 @@ class Store(ABC):
     ) -> Verdict:
         """Cancel, reschedule, run now or retry one job. Durable on return.
 
-        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where it decides;
-        raises Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises
-        UnknownJob.
+        A granted cancel is never handed over, a granted reschedule not at the old time. Asks the owner if the owner
+        decides; raises Unavailable if the owner does not answer within `patience_ms`: then nothing was and nothing will
+        be decided. Raises UnknownJob.
         """
 
     @abstractmethod
@@ -342,7 +343,7 @@ class Store(ABC):
 
     @abstractmethod
     def inbox(self) -> Inbox:
-        """The side of this store that takes in what is read from topics; the store must be open."""
+        """The part of this store that takes messages read from topics; the store must be open."""
 
     @abstractmethod
     def ownership(self, node: NodeInfo, poke: Poke) -> "Ownership":
@@ -352,7 +353,7 @@ class Store(ABC):
 class Ownership(ABC):
     """What one node does to the shards it owns; every write is fenced by (nonce, epoch), never by a time.
 
-    Of one lane at most one call may be under way at a time, and its effect in memory comes before the next one.
+    At most one call per lane may be in progress at a time, and it is applied to memory before the next one.
     """
 
     lanes: int
@@ -367,31 +368,31 @@ class Ownership(ABC):
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
     ) -> View:
-        """Renew the sign of life, durably on return, and look at the cluster; or only look.
+        """Renew the lease, durably on return, and look at the cluster; or only look.
 
-        What it says of itself is written when it renews. The view has a sample of the store's clock, if it has one.
+        What the node says of itself is written on renewal. The view has a sample of the store's clock, if it has one.
         """
 
     @abstractmethod
     async def leave(self) -> None:
-        """Forget this node; it must not own a shard any more."""
+        """Remove this node; it must not own a shard any more."""
 
     @abstractmethod
     async def take(self, claims: Sequence[Claim]) -> Sequence[Grant]:
-        """Own these shards, as far as they still are as they were seen; the epoch grows by one."""
+        """Own these shards, unless they have changed since they were seen; the epoch grows by one."""
 
     @abstractmethod
     async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int]) -> None:
-        """Give shards up in good order: nothing of them is in flight.
+        """Release shards: nothing of them is in flight.
 
-        A job that was marked to be fired alone is one of a FEW suspects again.
+        A job that was marked to be handed over alone is one of a FEW suspects again.
         """
 
     @abstractmethod
     async def reload(self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes]) -> Sequence[Grant]:
-        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned.
+        """After doubt: wait for any transaction that is still open on these shards, then return those still owned.
 
-        A job that was marked to be fired alone and is not handed over is one of a FEW suspects again.
+        A job that was marked to be handed over alone, and was not, is one of a FEW suspects again.
         """
 
     @abstractmethod
@@ -400,15 +401,15 @@ class Ownership(ABC):
 
     @abstractmethod
     async def scan(self, scan: Scan) -> Page:
-        """Read pending jobs by position in one fresh snapshot, rows and entries."""
+        """Read pending jobs by position in one fresh snapshot, from rows and entries."""
 
     @abstractmethod
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int = NAMED) -> Sequence[Request]:
         """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
 
-        They come in any order, and reading them changes nothing: who wants more consumes these first.
+        They come in any order, and reading them changes nothing: to get more, consume these first.
 
-        Without a poke a store that knows that nobody else wrote since the last call may answer without looking.
+        Without a poke, a store that knows that nothing was written since the last call may answer without looking.
         """
 
     @abstractmethod
@@ -419,10 +420,10 @@ class Ownership(ABC):
         handed_over: Collection[bytes],
         room: int = ROOM,
     ) -> Answers:
-        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over.
+        """Consume requests: read the jobs named by wakes, decide the changes, refuse those of jobs already handed over.
 
         Of the jobs that the owner has to hold now, as many are read as fit into `room` bytes of payload, the earliest
-        first and one at least; the others are left to scan.
+        first, at least one; the others are left to scan.
         """
 
     @abstractmethod
@@ -433,8 +434,8 @@ class Ownership(ABC):
 
     @abstractmethod
     async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-        """Remember that these jobs are in a window of `size`, instead of another. Returns what shards are lost."""
+        """Record that these jobs are in a window of `size`, instead of another. Returns the lost shards."""
 
     @abstractmethod
     async def maintain(self) -> Upkeep:
-        """Make tables ahead, drop old ones, prune and fold: at most a short slice of work, by one node at a time."""
+        """Create tables ahead, drop old ones, prune and fold: a short slice of work, by one node at a time."""

@@ -1,6 +1,6 @@
-"""Transactions that anybody may run: insert jobs, and ask for changes of jobs that wait.
+"""Transactions that any process may run: insert jobs, and request changes of waiting jobs.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The numbers in brackets refer to the rules in docs/concepts/line-protocol.md.
 """
 
 import enum
@@ -15,18 +15,18 @@ from infinite_scheduler.store.base import Holder, Request, ShardInfo
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 
 Chunks = Mapping[Shard, Sequence[NewRow]]
-"""New rows, by the shard that their keys name."""
+"""New rows, by the shard in their keys."""
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
-    """What an insert led to."""
+    """The result of an insert."""
 
-    repeats: Mapping[tuple[str, str], Holder]  # (app, idempotency key) → the job that has it already
+    repeats: Mapping[tuple[str, str], Holder]  # (app, idempotency key) → the job that already has it
     woken: frozenset[Shard]  # shards whose owners were asked to look
 
 
 def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) -> Inserted:
-    """Insert rows; where they are due before the line, ask the owner to look [1, 3]."""
+    """Insert rows; if they are due before the line, ask the owner to look [1, 3]."""
     shards = lock_known(tx, chunks)
     fresh, repeats = claim_keys(tx, chunks, strict=strict)
     for app, rows in by_app(fresh).items():
@@ -50,7 +50,7 @@ def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
 
 
 def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
-    """Lock the shards in share mode, to the commit [1]."""
+    """Lock the shards in share mode until the commit [1]."""
     shards = tx.lock_shards(chunks.keys(), exclusive=False)
     for shard in chunks:
         if shard not in shards:
@@ -59,7 +59,7 @@ def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
 
 
 def claim_keys(tx: Statements, chunks: Chunks, *, strict: bool) -> tuple[Chunks, Mapping[tuple[str, str], Holder]]:
-    """Leave out the rows whose idempotency key belongs to another job; if strict, that must have the same content."""
+    """Leave out the rows whose idempotency key belongs to another job; if strict, its content must be equal."""
     repeats: dict[tuple[str, str], Holder] = {}
     for app, rows in by_app(chunks).items():
         keyed = [row for row in rows if row.spec.idempotency_key is not None]
@@ -80,7 +80,7 @@ def claim_keys(tx: Statements, chunks: Chunks, *, strict: bool) -> tuple[Chunks,
 
 
 def by_app(chunks: Chunks) -> Mapping[str, Sequence[NewRow]]:
-    """All rows of each app, in the order of their keys: transactions that meet lock in the same order."""
+    """All rows of each app, in the order of their keys: concurrent transactions then lock in the same order."""
     apps: dict[str, list[NewRow]] = {}
     for shard, rows in chunks.items():
         apps.setdefault(shard.app, []).extend(rows)
@@ -92,7 +92,7 @@ def _key(row: NewRow) -> bytes:
 
 
 def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
-    """Count what became a row."""
+    """Count the jobs that became rows."""
     counts: dict[tuple[str, str], int] = {}
     for shard, rows in chunks.items():
         counts[shard.app, "accepted"] = counts.get((shard.app, "accepted"), 0) + len(rows)
@@ -105,7 +105,7 @@ def wake(shard: Shard, keys: Sequence[bytes]) -> Request:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's wish to change one job; `due_ms` is the new moment, unless it is a cancel."""
+    """A request to change one job; `due_ms` is the new moment, unless it is a cancel."""
 
     id: bytes
     change: Change
@@ -120,25 +120,25 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(enum.Enum):
-    """How far a wish has come."""
+    """How far a request has come."""
 
     GRANTED = "granted"
     TOO_LATE = "too late"
     MISSING = "no such job"
     ASKED = "the owner was asked"
-    RELEASED = "nobody owns the shard: decide under the exclusive lock"
-    AGAIN = "the row changed meanwhile"
-    NOTHING_TO_RETRY = "only what ended without success can be tried again by hand"
+    RELEASED = "the shard has no owner: decide under the exclusive lock"
+    AGAIN = "the row has changed in the meantime"
+    NOTHING_TO_RETRY = "only a job that ended without success can be retried by hand"
 
 
 def ask(
     tx: Statements, wishes: Sequence[Ask], *, exclusive: bool, doubtful: Collection[bytes] = ()
 ) -> Mapping[bytes, Standing]:
-    """Decide what nobody else decides; for the rest, write a request to the owner [7].
+    """Decide requests that need no owner; for the rest, write a request to the owner [7].
 
-    At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks
-    decides, under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
-    written before, are taken back first; if the owner has answered meanwhile, its verdict counts.
+    At or after the line the row decides, before it the owner. A released shard has no owner to ask, so the caller
+    decides under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
+    written before, are withdrawn first; if the owner has already answered, its verdict counts.
     """
     shards = tx.lock_shards({wish.shard for wish in wishes}, exclusive=exclusive)
     standing = _answered(tx, doubtful)
@@ -166,12 +166,12 @@ def ask(
     tx.insert_requests(requests)
     decided = {wish.id: True for wish in wishes if standing[wish.id] is Standing.GRANTED}
     if decided:
-        tx.write_verdicts(decided, wishes[0].now_ms)  # should the answer to this very transaction be lost
+        tx.write_verdicts(decided, wishes[0].now_ms)  # in case the answer to this transaction is lost
     return standing
 
 
 def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standing]:
-    """What was decided of these wishes before; the requests of the others are taken back."""
+    """What was decided about these wishes before; the requests of the others are withdrawn."""
     if not doubtful:
         return {}
     tx.delete_requests(doubtful)
@@ -180,7 +180,7 @@ def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standi
 
 
 def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Standing:
-    """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line [5, 7]."""
+    """Compare and set the row; write an entry at its new moment, and a wake if that is before the line [5, 7]."""
     update = changed(head, wish.change, wish.due_ms, wish.now_ms)
     if update is None:
         return standing_of(head, wish.change)
@@ -194,13 +194,13 @@ def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Stand
 
 
 def standing_of(head: Head, change: Change) -> Standing:
-    """The answer when there is nothing to write: it is so already, or it is too late."""
+    """The answer when there is nothing to write: the job is already so, or it is too late."""
     already = head.status is Status.CANCELLED if change is Change.CANCEL else head.status is Status.PENDING
     return Standing.GRANTED if already else Standing.TOO_LATE
 
 
 def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Update | None:
-    """What the row becomes, or None when there is nothing to write."""
+    """The new values of the row, or None if there is nothing to write."""
     if head.status.final and change is not Change.RETRY:
         return None
     if change is Change.RUN_NOW and head.due_ms <= now_ms:
@@ -219,7 +219,7 @@ def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Upda
 
 
 def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
-    """A pending row is found by an entry at its new moment; the entry at the old one is stale [5]."""
+    """Write an entry at the new moment of a pending row; the entry at the old one becomes stale [5]."""
     if update.due_ms != head.due_ms or update.status is not Status.PENDING:
         tx.delete_entries(app, [(head.position, head.key)])
     if update.status is Status.PENDING:
@@ -227,7 +227,7 @@ def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
 
 
 def counted(change: Change) -> str:
-    """Under which name a granted change is counted."""
+    """The name under which a granted change is counted."""
     match change:
         case Change.CANCEL:
             return "cancelled"
@@ -238,7 +238,7 @@ def counted(change: Change) -> str:
 
 
 def give_up(tx: Statements, wishes: Sequence[Ask]) -> Mapping[bytes, bool | None]:
-    """Take requests back from an owner that stays silent; None: taken back, otherwise its verdict counts [7]."""
+    """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its verdict counts [7]."""
     tx.lock_shards({wish.shard for wish in wishes}, exclusive=False)
     taken_back = tx.delete_requests([wish.id for wish in wishes])
     verdicts = tx.read_verdicts([wish.id for wish in wishes if wish.id not in taken_back])

@@ -1,6 +1,6 @@
-"""Transactions of the node that owns a shard: every one checks, under the lock, that it still does.
+"""Transactions of the node that owns a shard: each checks, under the lock, that it still does.
 
-The rules that are named in brackets are those of docs/concepts/line-protocol.md.
+The numbers in brackets refer to the rules in docs/concepts/line-protocol.md.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,13 +32,13 @@ from infinite_scheduler.store.sql.statements import Head, Statements, Update
 Owners = Mapping[Shard, Owner]
 
 SHOWN_MS = 1000
-"""A delivery that ran for longer is kept as an attempt for people to see, even when it succeeded."""
+"""A longer delivery is kept as an attempt for people to see, even if it succeeded."""
 
 NOBODY = ""
 
 
 def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
-    """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost [1]."""
+    """Lock the shards and split them: those still owned as `owners` says, and those that are lost [1]."""
     rows = tx.lock_shards(owners.keys(), exclusive=exclusive)
     mine = {shard: row for shard, row in rows.items() if row.owner == owners[shard]}
     return mine, frozenset(owners.keys() - mine.keys())
@@ -55,7 +55,7 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
             continue
         abandoned = row.released or row.owner.nonce == nonce or claim.dead
         if not abandoned and beats.get(row.owner.nonce) != claim.beat:
-            continue  # it has given a sign of life since, or its first one
+            continue  # its heartbeat has changed since, or it sent its first one
         owner = Owner(nonce, row.owner.epoch + 1)
         tx.write_shards([msgspec.structs.replace(row, owner=owner)])
         grants.append(grant(tx, row, owner, unclean=not row.released))
@@ -75,7 +75,7 @@ def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Gra
 
 
 def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None:
-    """Leave shards without an owner; the epoch stays, so that the next one's is new."""
+    """Leave shards without an owner; the epoch stays, so that the next owner's is new."""
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
         lift_marks(tx, shard, handed_over=())
@@ -86,7 +86,7 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int]) -> None
 
 
 def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Sequence[Grant]:
-    """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned [10]."""
+    """Wait for the exclusive lock, and so for open transactions on the shards; then read those still owned [10]."""
     mine, _ = owned(tx, owners, exclusive=True)
     for shard in mine:
         lift_marks(tx, shard, handed_over)
@@ -94,7 +94,7 @@ def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes]) -> Se
 
 
 def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes]) -> None:
-    """A job that was to be fired alone, and was not, must not be charged with what another one does later."""
+    """Remove the marks of jobs that were to be handed over alone but were not: they must not be blamed for others."""
     marks = tx.read_marks(shard)
     tx.write_marks([(shard, key, FEW) for key, size in marks.items() if size == ALONE and key not in handed_over])
 
@@ -151,7 +151,7 @@ def answer(
     now_ms: int,
     room: int = ROOM,
 ) -> Answers:
-    """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes [6, 7, 8]."""
+    """Consume requests by deleting them, lower `low` to the jobs named by wakes, and decide changes [6, 7, 8]."""
     mine, lost = owned(tx, owners, exclusive=True)
     waiting = [request for request in requests if request.shard in mine]
     claimed = tx.delete_requests([request.id for request in waiting])
@@ -191,7 +191,7 @@ def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, Head]
 
 
 def pending_of(heads: Mapping[bytes, Head], request: Request) -> Iterable[Head]:
-    """Those of the jobs that a request names which are pending."""
+    """The pending jobs among those that a request names."""
     for key in request.keys:
         head = heads.get(key)
         if head and head.status is Status.PENDING:
@@ -226,7 +226,7 @@ def decide(
     handed_over: Collection[bytes],
     now_ms: int,
 ) -> Ruling:
-    """Handed over: too late; otherwise by the row. A request that its caller took back is not decided [7]."""
+    """If handed over: too late; otherwise the row decides. A withdrawn request is not decided [7]."""
     change, (key,) = request.change, request.keys
     head = heads.get(key)
     if not claimed or head is None or change is None or key in handed_over:
@@ -261,7 +261,7 @@ def settle(
 ) -> Settled | None:
     """Record outcomes by compare-and-set on the attempt; a retry leaves an entry [5, 8, 11].
 
-    Returns None, with nothing written, if it would lower `low` but does not hold the exclusive lock.
+    Returns None, with nothing written, if `low` would have to be lowered without the exclusive lock.
     """
     mine, lost = owned(tx, owners, exclusive=exclusive)
     low_ms = lowered(mine, settlements)
@@ -291,7 +291,7 @@ def lowered(mine: Mapping[Shard, ShardInfo], settlements: Sequence[Settlement]) 
 def settlements_by_app(
     settlements: Sequence[Settlement], mine: Mapping[Shard, ShardInfo]
 ) -> dict[str, list[Settlement]]:
-    """Those of shards still owned, by app, in the order of their keys."""
+    """The settlements of shards still owned, by app, in the order of their keys."""
     groups: dict[str, list[Settlement]] = {}
     for s in sorted(settlements, key=_settled_key):
         if s.shard in mine:
@@ -302,7 +302,7 @@ def settlements_by_app(
 def running_by_app(
     running: Sequence[Running], mine: Mapping[Shard, ShardInfo], node: str
 ) -> dict[str, list[tuple[bytes, Attempt]]]:
-    """Deliveries in shards still owned that have not ended yet, by app: one statement writes many."""
+    """Unfinished deliveries in shards still owned, by app: one statement writes many."""
     groups: dict[str, list[tuple[bytes, Attempt]]] = {}
     for r in running:
         if Shard(r.job.app, r.job.shard) in mine:
@@ -316,7 +316,7 @@ def _settled_key(s: Settlement) -> tuple[str, bytes]:
 
 
 def update_of(s: Settlement) -> Update:
-    """What the row of a settled delivery becomes, if it is still as it was handed over [11]."""
+    """The new values of the row of a settled delivery, set if it is still as it was handed over [11]."""
     again = s.status is Status.PENDING
     return Update(
         key=s.job.key,
@@ -332,7 +332,7 @@ def update_of(s: Settlement) -> Update:
 
 
 def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlement]) -> None:
-    """Entries, attempts, marks and counts of outcomes that changed their rows."""
+    """Write entries, attempts, marks and counts of outcomes that changed their rows."""
     stale, entries, attempts, marks = [], [], [], []
     counts: dict[tuple[str, str], int] = {}
     for s in group:
@@ -360,7 +360,7 @@ def attempt_of(s: Settlement, node: str) -> Attempt:
 
 
 def mark(tx: Statements, owners: Owners, jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-    """Remember which jobs are about to be handed over together."""
+    """Record which jobs are about to be handed over together."""
     mine, lost = owned(tx, owners, exclusive=False)
     places = ((Shard(job.app, job.shard), job.key) for job in jobs)
     tx.write_marks((shard, key, size) for shard, key in places if shard in mine)

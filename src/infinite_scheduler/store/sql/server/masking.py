@@ -18,17 +18,17 @@ _IN_TEXT: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-"""A URL, or a password with its name before it. Where nobody can say how long that is, it ends with the word.
+"""A URL, or a password after its name. If its length cannot be known, it ends with the word.
 
-"using password: YES" is what MariaDB says of a refused login: there it is no password.
+"using password: YES" is MariaDB's message for a refused login: there it is not a password.
 """
 
 
 class Pieces(NamedTuple):
-    """A URL, cut at the signs that have a meaning."""
+    """A URL, split at its delimiters."""
 
     lead: str
-    """As far as the two slashes."""
+    """Up to the two slashes."""
     login: str | None
     server: str
     path: str
@@ -36,7 +36,7 @@ class Pieces(NamedTuple):
 
 
 def cut(url: str) -> Pieces | None:
-    """Cut a URL; None if a sign stands where it cannot, so that nobody can say where a password ends."""
+    """Split a URL; None if a delimiter is where it cannot be, so that the end of a password is unknown."""
     lead = _LEAD.match(url)
     if lead is None:
         return None
@@ -50,8 +50,8 @@ def cut(url: str) -> Pieces | None:
 
 
 def masked(url: str) -> str:
-    """The URL without its secrets, for people to see; other text stays as it is, unless it looks like one."""
-    if url.startswith("sqlite:"):  # a file name may contain any sign
+    """The URL without its secrets, for people to see; other text is unchanged, unless it looks like a secret."""
+    if url.startswith("sqlite:"):  # a file name may contain any character
         place, mark, query = url.partition("?")
         return place + mark + _options(query)
     pieces = cut(url)
@@ -64,7 +64,7 @@ def masked(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text, such as the message of a driver, without the secrets in its URLs and what it calls a password."""
+    """A text, such as a driver's message, without the secrets in its URLs and after the word password."""
     return _IN_TEXT.sub(lambda found: masked(found[0]) if found["url"] else found["name"] + HIDDEN, text)
 
 
@@ -83,7 +83,7 @@ def _option(pair: str) -> str:
 
 
 def _torn(text: str) -> str:
-    """Hide all that may belong to a password: from the first colon behind the slashes to the last "@"."""
+    """Hide all that may belong to a password: from the first colon after the slashes to the last "@"."""
     lead = _LEAD.match(text)
     start = lead.end() if lead else text.find("//") + 2 if "//" in text else 0
     head, colon, tail = text[start:].partition(":")
