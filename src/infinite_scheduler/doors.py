@@ -118,7 +118,7 @@ class Doors:
         try:
             async with asyncio.timeout(within_s):
                 await door.stop()
-        except Exception as error:  # noqa: BLE001 - a door that is stuck must not keep the engine from settling
+        except Exception as error:  # noqa: BLE001 - a stuck door must not keep the engine from settling
             self._tell(TaskFailed(part="ingest", error=f"a door did not close: {type(error).__name__}: {error}"))
             return False
         return True

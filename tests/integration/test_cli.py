@@ -339,9 +339,9 @@ def test_a_node_is_drained_and_resumed(shell: Shell) -> None:
         assert {app["app"]: app["nodes"] for app in shell.run("apps", "list").lines} == {"others": [], "reminders": []}
         job = shell.schedule("2", "100ms")
         why = shell.run("explain", job).answer
-        assert "node node-1 was drained; let it go on: infinite-scheduler nodes resume node-1" in why["notes"]
+        assert "node node-1 was drained; resume it: infinite-scheduler nodes resume node-1" in why["notes"]
         told = shell.plain("nodes", "drain", "node-1", "--wait", "--config", "scheduler.toml")
-        assert told.out.splitlines()[-1] == "node-1 owns nothing any more"
+        assert told.out.splitlines()[-1] == "node-1 owns no shards any more"
         assert shell.run("nodes", "resume", "node-1").answer["drain_asked"] is False
         shell.until(job, status="done")
         assert shell.plain("nodes", "--config", "scheduler.toml").out.split()[:4] == ["node", "nonce", "state", "apps"]
@@ -501,7 +501,7 @@ def test_an_app_name_that_is_no_identifier_is_refused(shell: Shell, name: str) -
         ("[apps.a]\nfunction = 'handlers:remimd'\n", "did you mean 'remind'?"),
         ("[apps.a]\nfunction = 'broken:remind'\n", "cannot be imported"),
         ("[apps.a]\nfunction = 'handlers:remind'\nconcurency = 3\n", "did you mean apps.a.concurrency?"),
-        ("[store]\nurl = 'sqlite:///x.db'\n", "names no apps"),
+        ("[store]\nurl = 'sqlite:///x.db'\n", "has no apps"),
         ("[store]\nurl = 'oracle://x'\n[apps.a]\nfunction = 'handlers:remind'\n", "oracle"),
         ("[store", "line 1"),
     ],
@@ -520,7 +520,7 @@ def test_a_configuration_that_does_not_exist_is_refused(shell: Shell) -> None:
 def test_a_node_without_any_configuration_says_what_it_needs(shell: Shell) -> None:
     told = shell.process("serve")
     assert (told.code, told.out) == (2, "")
-    assert told.err.startswith("error: without --config FILE the configuration names no apps")
+    assert told.err.startswith("error: without --config FILE the configuration has no apps")
 
 
 @pytest.mark.parametrize("command", ["show", "cancel", "run-now", "retry"])
@@ -633,6 +633,6 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 2
-    assert "is no store: it has no table scheduler_schema" in done.stderr
+    assert "is not a store: it has no table scheduler_schema" in done.stderr
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["orders.db"]

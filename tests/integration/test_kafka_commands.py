@@ -196,11 +196,11 @@ def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
         assert there["differs"] == ["partitions is 5 and not 6"]
         shown = desk(*create, "--partitions", "6")
         assert shown.returncode == 0
-        assert "was there" in shown.stdout
+        assert "existed" in shown.stdout
         assert "partitions is 5 and not 6" in shown.stdout
         refused = desk("topics", "create", "--topic", f"{name}-2", "--replication", "2")
         assert refused.returncode == 2
-        assert "2 replicas need as many brokers, and there is 1 broker" in refused.stderr
+        assert "2 replicas need as many brokers, but there is 1 broker" in refused.stderr
     finally:
         delete_topics(kafka_servers, name)
 

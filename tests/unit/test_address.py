@@ -203,7 +203,7 @@ class TestRefusals:
             ("mysql://me@db/jobs?user=you", "user is given twice, with different values"),
             ("mysql://db/jobs?sslkey=key.pem", "expected sslcert too"),
             ("mysql://db/jobs?sslrootcert=system&sslmode=require", "expected verify-full, since sslrootcert is system"),
-            ("mysql://me:%ff@db/jobs", "expected UTF-8 behind the percent signs"),
+            ("mysql://me:%ff@db/jobs", "expected UTF-8 after the percent signs"),
             ("postgresql://db/jobs?options=-c%20a%3Db", "the option options is not supported: poolers refuse it"),
             ("jdbc:postgresql://db/jobs?currentSchema=a", "ALTER ROLE … SET search_path"),
         ],

@@ -5,8 +5,8 @@ import pytest
 from bench.table import BEGIN, END, replaced, row, table
 from tests.snippets import ROOT
 
-SQLITE = {"python": "3.11.7", "sqlite": "3.40.1, an fsync a commit", "cores": 2}
-POSTGRES = {"python": "3.11.7", "postgres": "15.8, an fsync a commit", "cores": 2}
+SQLITE = {"python": "3.11.7", "sqlite": "3.40.1, an fsync per commit", "cores": 2}
+POSTGRES = {"python": "3.11.7", "postgres": "15.8, an fsync per commit", "cores": 2}
 LATE = {"min": 0.2, "p50": 54.6, "p99": 612.0, "max": 1480.0}
 LINES = [
     {"question": "accept in bulk", "store": "sqlite", "keys": False, "jobs": 100_000, "ratio_to_raw": 0.79,
@@ -46,7 +46,7 @@ def test_every_question_is_a_row_with_a_figure_per_store() -> None:
     assert "| CPU per job with 2 and 4 nodes, compared to one | - | - | 0.9, 1.03 |" in text
     assert "| - | - | 9,800, 10,000; 55 ms, 612 ms |" in text
     assert "| a job due in 200 ms, topic to topic: late p50, max | - | - | 55 ms, 1.5 s |" in text
-    assert text.endswith("SQLite 3.40.1, an fsync a commit; PostgreSQL 15.8, an fsync a commit.")
+    assert text.endswith("SQLite 3.40.1, an fsync per commit; PostgreSQL 15.8, an fsync per commit.")
 
 
 def test_cells_are_short() -> None:

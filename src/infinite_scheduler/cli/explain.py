@@ -1,4 +1,4 @@
-"""Why a job has not fired: a pure judgement over its record and a survey of the cluster."""
+"""Why a job has not been handed over: a pure judgement over its record and a survey of the cluster."""
 
 import enum
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from infinite_scheduler.store.sql.tables import DAILY, Span, span_of
 PROGRAM = "infinite-scheduler"
 
 BUSY_MS = 1000
-"""A job that is overdue by less is on its way; deliveries that run longer are written down as running."""
+"""A job that is overdue by less is being handed over; longer deliveries are recorded as running."""
 
 
 class Reason(enum.StrEnum):
@@ -33,7 +33,7 @@ class Reason(enum.StrEnum):
 
 
 class NodeState(enum.StrEnum):
-    """How a node looks from outside."""
+    """The state of a node, seen from outside."""
 
     ALIVE = "alive"
     LEAVING = "leaving"
@@ -46,11 +46,11 @@ class NodeState(enum.StrEnum):
 
 LIVING = (NodeState.ALIVE, NodeState.LEAVING, NodeState.DRAINING, NodeState.DRAINED, NodeState.CLOCK_OFF)
 WORKING = (NodeState.ALIVE, NodeState.LEAVING)
-"""The states of nodes that live, and of those among them that do not hold back."""
+"""The states of nodes that are alive, and of those among them that take shards."""
 
 
 class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns the shard of a job; `state` is None when the store has no row of that node."""
+    """The owner of a job's shard; `state` is None if the store has no row of that node."""
 
     node: str
     nonce: str
@@ -59,7 +59,7 @@ class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job is, who decides about it, and why it has not fired."""
+    """Where a job is, what decides about it, and why it has not been handed over."""
 
     id: str
     app: str
@@ -77,7 +77,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeState:
-    """Whether a node lives, as far as one look can tell."""
+    """Whether a node is alive, as far as one look can tell."""
     if node.nonce in view.dead:
         return NodeState.DEAD
     if silence_ms(node, view, now_ms) > lease_ms:
@@ -91,7 +91,7 @@ def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeSt
 
 
 def silence_ms(node: NodeInfo, view: View, now_ms: int) -> int:
-    """How long ago its last sign of life was: by the store's clock, where it has one and the node has compared."""
+    """How long ago its last heartbeat was: by the store's clock, if it has one and the node has compared."""
     if view.clock is None or node.clock_offset_ms is None:
         return max(0, now_ms - node.beat_ms)
     return max(0, view.clock.store_ms - (node.beat_ms + node.clock_offset_ms))
@@ -172,7 +172,7 @@ class _Case:
             case Status.FAILED:
                 return f"it failed for good{moment}, after {self._attempts()}{error}"
             case Status.EXPIRED:
-                return f"it came too late to be of use and expired{moment}{error}"
+                return f"it was too late to be of use and expired{moment}{error}"
             case Status.CANCELLED | Status.PENDING:
                 return f"it was cancelled{moment}"
 
@@ -183,13 +183,13 @@ class _Case:
         since = f"since {iso(running.started_ms)}, {relative(running.started_ms, self.now_ms)}"
         text = f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
         lives = any(node.node_id == running.node for node in [*self.able, *self.holding_back])
-        return text if lives else f"{text}; but that node does not live any more: another one hands it over again"
+        return text if lives else f"{text}; but that node is not alive any more: another one hands it over again"
 
     def _early(self) -> tuple[Reason, str]:
         coming = f"{relative(self.job.due_ms, self.now_ms)}, at {iso(self.job.due_ms)}"
         failed = self._last_failure()
         if failed is None:
-            return Reason.NOT_DUE, f"it is not due yet: it fires {coming}"
+            return Reason.NOT_DUE, f"it is not due yet: it is due {coming}"
         return Reason.RETRY, f"attempt {failed.attempt} failed ({failed.error}); attempt {self.job.attempt} is {coming}"
 
     def _last_failure(self) -> Attempt | None:
@@ -204,7 +204,7 @@ class _Case:
         if not self.able:
             return Reason.NO_NODE, f"{overdue}, but {self._nobody()}"
         if self.shard is None or self.owner is None:
-            return Reason.NO_OWNER, f"{overdue}, but nobody owns its shard at the moment; a node will take it"
+            return Reason.NO_OWNER, f"{overdue}, but its shard has no owner at the moment; a node will take it"
         if self.owner.state not in LIVING:
             return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
         if self.shard.line_ms <= self.job.due_ms:
@@ -215,7 +215,7 @@ class _Case:
         if late_ms < BUSY_MS:
             return Reason.ON_ITS_WAY, f"{overdue}: it is being handed over right now"
         return Reason.WAITS_FOR_PLACE, (
-            f"{overdue} and its owner lives: it waits behind others for a free place (concurrency), "
+            f"{overdue} and its owner is alive: it waits for a free slot (concurrency), "
             "is still to be read from a backlog, or its outcome is about to be written"
         )
 
@@ -236,16 +236,16 @@ class _Case:
         return f"no node with a handler for app {self.job.app} takes shards: {', '.join(each)}"
 
     def _notes(self, reason: Reason) -> list[str]:
-        """What will matter when its moment comes, and what to do."""
+        """What will matter when it is due, and what to do."""
         app = self.job.app
         notes = []
         if self.paused:
             notes.append(f"app {app} is paused; resume it: {PROGRAM} apps resume {app}")
         for node in self.holding_back if not self.able else ():
             if self.states[node.nonce] is NodeState.CLOCK_OFF:
-                notes.append(f"node {node.node_id}: set its machine's clock, by chrony or another NTP service")
+                notes.append(f"node {node.node_id}: set its machine's clock, with chrony or another NTP service")
             else:
-                notes.append(f"node {node.node_id} was drained; let it go on: {PROGRAM} nodes resume {node.node_id}")
+                notes.append(f"node {node.node_id} was drained; resume it: {PROGRAM} nodes resume {node.node_id}")
         if not self.able and not self.holding_back:
             notes.append(f"no node runs app {app}; start one: {PROGRAM} serve --config FILE")
         elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
@@ -260,5 +260,5 @@ _GONE = (NodeState.SILENT, NodeState.DEAD, None)
 _HELD_BACK = {
     NodeState.DRAINING: "draining, as an operator asked",
     NodeState.DRAINED: "drained, as an operator asked",
-    NodeState.CLOCK_OFF: "too far from the store's clock",
+    NodeState.CLOCK_OFF: "held back, since its clock differs too much from the store's",
 }

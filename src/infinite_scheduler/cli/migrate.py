@@ -20,7 +20,7 @@ from infinite_scheduler.store.sql.store import SqlStore
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to do, and is done."""
+    """What was done."""
 
     store: str
     database_made: bool
@@ -41,7 +41,7 @@ def prepare_store(place: Place, *, create: bool, days: int) -> int:
 
 async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
     url = settings.store.address_url
-    limits = msgspec.structs.replace(store_limits(settings), ddl=True)  # a node's own setting is not meant here
+    limits = msgspec.structs.replace(store_limits(settings), ddl=True)  # the setting is meant for nodes
     made = _make_database(settings, limits) if create else False
     if not (create or names_server(url)):
         check_there(settings)
@@ -68,7 +68,7 @@ async def _prepare(settings: Settings, *, create: bool, days: int) -> Report:
 
 
 def _make_database(settings: Settings, limits: StoreLimits) -> bool:
-    """Make the database that the settings name, unless it is there; a SQLite file comes by opening it."""
+    """Create the database in the settings, unless it exists; a SQLite file is created by opening it."""
     url = settings.store.address_url
     if not names_server(url):
         return lack_of_store(settings) is not None
@@ -84,12 +84,12 @@ def _place_of(url: str) -> str:
 
 
 def _notes(settings: Settings, infos: Sequence[AppInfo]) -> list[str]:
-    """Where the store keeps to what it has, although the settings say something else."""
+    """Where the store keeps what it has, although the settings say something else."""
     if "tables" not in settings.store.model_fields_set:
         return []
     wanted = settings.store.tables
     return [
-        f"app {info.name} keeps its {info.span} tables, as it was made with them; store.tables is for new apps"
+        f"app {info.name} keeps its {info.span} tables, since it was created with them; store.tables is for new apps"
         for info in infos
         if info.span != wanted
     ]
@@ -108,13 +108,13 @@ def _show(report: Report, out: Output) -> None:
 def _lines(report: Report) -> list[str]:
     lines: list[str] = []
     if report.database_made:
-        lines.append(f"made the database {report.store}")
+        lines.append(f"created the database {report.store}")
     if report.schema_before < report.schema:
         before = f", from version {report.schema_before}" if report.schema_before else ""
         lines.append(f"brought the schema to version {report.schema}{before}")
-    lines += [f"made the app {app} known" for app in report.apps_made]
+    lines += [f"added the app {app}" for app in report.apps_made]
     if report.tables_made:
         first, last = report.tables_made[0], report.tables_made[-1]
         count = len(report.tables_made)
-        lines.append(f"made {count} tables, {first} to {last}" if count > 1 else f"made the table {first}")
+        lines.append(f"created {count} tables, {first} to {last}" if count > 1 else f"created the table {first}")
     return lines or [f"nothing to do: {report.store} is up to date"]

@@ -1,4 +1,4 @@
-"""Is there a store where the settings say? A command that finds nothing must not leave a new one behind."""
+"""Does the store exist? A command that finds none must not create one."""
 
 import time
 from contextlib import closing
@@ -15,14 +15,14 @@ from infinite_scheduler.store.sql.server.address import names_server
 from infinite_scheduler.store.sql.sqlite.database import MEMORY, is_store, path_of
 
 MAKING_MS: Final = 2000
-"""How long a blank file may take to become a store: a node that is starting makes one."""
+"""How long an empty file may take to become a store: a starting node creates one."""
 
 
 def check_there(settings: Settings) -> None:
-    """Raise unless there is a store: says who makes it, and nothing is made."""
+    """Raise unless there is a store, and say what creates it; nothing is created."""
     if (lack := lack_of_store(settings)) is not None:
         raise StoreUnavailable(
-            f"no node has made the store yet: {lack}; check --store and --config. A node makes it when it starts "
+            f"the store does not exist yet: {lack}; check --store and --config. A node creates it when it starts "
             "(infinite-scheduler serve), and so does `schedule` with a configuration that names the app"
         )
     if (path := _file(settings)) is not None:
@@ -30,7 +30,7 @@ def check_there(settings: Settings) -> None:
 
 
 def lack_of_store(settings: Settings) -> str | None:
-    """What is not there that a store has; None: there is a store, or a file that may be one."""
+    """What a store has that is missing; None: there is a store, or a file that may be one."""
     url = settings.store.address_url
     if names_server(url):
         return _lack_of_tables(url, settings)
@@ -60,5 +60,5 @@ def _await_store(path: Path) -> None:
     until_ms = clock.steady_ms() + MAKING_MS
     while not (found := is_store(str(path))):
         if found is False or clock.steady_ms() >= until_ms:
-            raise StoreMismatch(f"{path} is no store: it has no table {SCHEMA_TABLE}")
+            raise StoreMismatch(f"{path} is not a store: it has no table {SCHEMA_TABLE}")
         time.sleep(0.01)

@@ -80,7 +80,7 @@ class Reference(Protocol):
 class Membership:
     """Sends heartbeats, watches those of other nodes, and follows the plan."""
 
-    def __init__(  # noqa: PLR0913 - it stands between all of them
+    def __init__(  # noqa: PLR0913 - it connects all of them
         self,
         node: NodeInfo,
         ownership: Ownership,

@@ -1,4 +1,4 @@
-"""The address of the store: one URL, made of `store.url` and of the settings that stand beside it."""
+"""The address of the store: one URL, made of `store.url` and the settings beside it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,16 +20,16 @@ PARTS: Final = (
     "sslcert",
     "sslkey",
 )
-"""The settings that name a server where no URL does."""
+"""The settings that name a server without a URL."""
 
 _KINDS: Final = {"mysql": "mariadb", "postgresql": "postgres"}
 
 _HARMLESS: Final = frozenset({"password", "connect_timeout"})
-"""These do not say where the store is: one from the environment may stand beside a SQLite file."""
+"""These do not say where the store is: one from the environment may be combined with a SQLite file."""
 
 
 def parts_in(values: Mapping[str, Any]) -> dict[str, str]:
-    """What separate settings say of an address, in the words of a URL. Raises BadPart."""
+    """What separate settings say about an address, as parts of a URL. Raises BadPart."""
     said = {name: _checked(name, str(value)) for name, value in values.items() if value not in {None, ""}}
     return said | ({"kind": _KINDS.get(said["kind"], said["kind"])} if "kind" in said else {})
 
@@ -42,7 +42,7 @@ def _checked(name: str, value: str) -> str:
 
 
 def effective_url(url: str | None, said: Parts) -> str:
-    """The URL with what it leaves open filled in, or one made of the settings alone. Raises BadPart."""
+    """The URL completed from the settings, or one made of the settings alone. Raises BadPart."""
     places = [name for name in said if name not in _HARMLESS]
     if url is None and not places:
         return DEFAULT_URL
@@ -50,16 +50,20 @@ def effective_url(url: str | None, said: Parts) -> str:
         return _made(said, places[0])
     if not names_server(url):
         if places:
-            raise BadPart(places[0], "contradicts store.url, which names no database server: leave out one of the two")
+            raise BadPart(
+                places[0], "contradicts store.url, which does not name a database server: leave out one of the two"
+            )
         return url
     return _filled(url, said)
 
 
 def _made(said: Parts, named: str) -> str:
     if "kind" not in said:
-        raise BadPart("kind", f'expected "mariadb", "mysql" or "postgresql", as store.{named} names a database server')
+        raise BadPart(
+            "kind", f'expected "mariadb", "mysql" or "postgresql", since store.{named} means a database server'
+        )
     if "database" not in said:
-        raise BadPart("database", f"expected the name of a database, as store.{named} names a database server")
+        raise BadPart("database", f"expected the name of a database, since store.{named} means a database server")
     make_address(said)
     return write_url(said)
 
@@ -76,9 +80,9 @@ def _filled(url: str, said: Parts) -> str:
 
 
 def outweighed(below: Mapping[str, Any], url: object) -> dict[str, Any]:
-    """What is left of a table `store` under a heavier one with this URL: nothing that names a store.
+    """What is left of a table `store` below a stronger one with this URL: nothing that names a store.
 
-    A password stays if the URL needs one, so that it may come from elsewhere, whatever the place of the URL.
+    A password stays if the URL needs one, so that it may come from another source.
     """
     gone = {"url", *PARTS} - ({"password"} if _needs_password(url) else set())
     return {name: value for name, value in below.items() if name not in gone}

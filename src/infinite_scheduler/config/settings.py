@@ -1,4 +1,4 @@
-"""Every setting, its default and its meaning: one class a table."""
+"""Every setting, its default and its meaning: one class per table."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -33,48 +33,48 @@ ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
 
 
 class StoreSettings(Section):
-    """Where jobs wait."""
+    """Where jobs are stored."""
 
-    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may carry a password
-    """The durable home of jobs; a relative SQLite path is relative to the working directory."""
+    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may contain a password
+    """Where jobs are stored; a relative SQLite path is relative to the working directory."""
     kind: Literal["mariadb", "mysql", "postgresql"] | None = None
-    """Which database server is meant, where `url` does not say it."""
+    """The kind of database server, if `url` does not name it."""
     host: FilledText | None = None
-    """The server's name or number, or the path of its Unix socket."""
+    """The server's name or IP address, or the path of its Unix socket."""
     port: Annotated[int, whole(1, 65535)] | None = None
     """The server's port."""
     database: FilledText | None = None
     """The database on the server."""
     user: FilledText | None = None
-    """Who logs in."""
+    """The user of the database."""
     password: str | None = Field(default=None, repr=False)
     """The password of the user."""
     sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = None
-    """How much TLS is asked of the server."""
+    """How TLS is used."""
     sslrootcert: FilledText | None = None
-    """The certificate authorities that may vouch for the server: a PEM file, or "system"."""
+    """The certificate authorities that are trusted to sign the server's certificate: a PEM file, or "system"."""
     sslcert: FilledText | None = None
-    """The certificate by which the user is known: a PEM file."""
+    """The certificate of the user: a PEM file."""
     sslkey: FilledText | None = None
     """The key of that certificate: a PEM file."""
     connect_timeout: PositiveDuration = timedelta(seconds=CONNECT_TIMEOUT_S)
-    """How long a connection to the server may take to come about."""
+    """How long connecting to the server may take."""
     idle_in_transaction: PositiveDuration = timedelta(seconds=5)
-    """How long a transaction may stay idle before the server ends it: its process may be frozen, with locks in hand."""
+    """How long a transaction may stay idle before the server ends it: its process may be frozen, holding locks."""
     lock_wait: PositiveDuration = timedelta(seconds=10)
-    """How long a transaction on the server waits for a lock that somebody holds; shorter than `silence`."""
+    """How long a call waits on the server for locks of others; shorter than `silence`."""
     silence: PositiveDuration = timedelta(seconds=20)
-    """After what silence in the middle of a statement the server is given up as frozen or cut off."""
+    """How long the server may be silent within a statement before it is given up as frozen or disconnected."""
     connections: Annotated[int, whole(1, 100)] = 2
-    """How many connections to the server all that comes in may use at once."""
+    """How many connections to the server are used for incoming calls."""
     lanes: Annotated[int, whole(1, 4)] = 2
-    """How many connections to the server the node's own work is spread over."""
+    """How many connections to the server are used for the node's own work."""
     ddl: bool = True
-    """May this process make and drop tables on the server?"""
+    """May this process create and drop tables on the server?"""
     tables: Literal["daily", "hourly"] = "daily"
-    """What span of time one table of jobs on the server is for."""
+    """The span of time of one table of jobs on the server."""
     shards: Annotated[int, whole(1, 256)] = 16
-    """How many shards a new app gets; fixed when the app is made."""
+    """How many shards a new app gets; fixed when the app is created."""
     retention: PositiveDuration = timedelta(days=7)
     """How long settled jobs are kept."""
     idempotency: PositiveDuration = timedelta(hours=24)
@@ -82,7 +82,7 @@ class StoreSettings(Section):
 
     @property
     def address_url(self) -> str:
-        """Where the store is: `url`, with what it leaves open filled in by the settings beside it."""
+        """The URL of the store: `url`, completed by the settings beside it."""
         given = {name: getattr(self, name) for name in PARTS}
         if "connect_timeout" in self.model_fields_set:
             given["connect_timeout"] = f"{self.connect_timeout.total_seconds():g}"
@@ -110,20 +110,20 @@ class StoreSettings(Section):
 
 
 class NodeSettings(Section):
-    """This process among the others."""
+    """This process and its place in the cluster."""
 
     id: NodeId | None = None
     """The name of the node in lists and logs."""
     lease: PositiveDuration = timedelta(seconds=10)
     """How long a silent node keeps its shards; at least three heartbeats."""
     heartbeat: PositiveDuration = timedelta(seconds=2)
-    """How often the node says that it is alive."""
+    """How often the node sends a heartbeat."""
     stop_timeout: Duration = timedelta(seconds=30)
     """How long a stop waits for jobs in flight."""
     clock_limit: PositiveDuration = timedelta(seconds=5)
-    """How far the machine's clock may be from the store's before the node owns nothing."""
+    """How far the machine's clock may differ from the store's before the node owns nothing."""
     request_poll: PositiveDuration = timedelta(milliseconds=50)
-    """How often an owner looks for wakes, cancels and reschedules of others."""
+    """How often an owner looks for wakes, cancels and reschedules of other processes."""
 
     @model_validator(mode="after")
     def _lease_outlives_lost_heartbeats(self) -> Self:
@@ -143,7 +143,7 @@ class WindowSettings(Section):
     budget: Size = 64 * 1024 * 1024
     """How many bytes loaded jobs may take, over all apps."""
     page: Annotated[int, whole(1, 1000)] = 1000
-    """How many jobs one read of the store brings at most."""
+    """How many jobs one read of the store returns at most."""
 
     @model_validator(mode="after")
     def _loads_before_it_runs_dry(self) -> Self:
@@ -154,28 +154,28 @@ class WindowSettings(Section):
 
 
 class TimeSettings(Section):
-    """How moments are read."""
+    """How times are read."""
 
     zone: Zone = "UTC"
-    """The IANA time zone of a moment that names none."""
+    """The IANA time zone of times without a zone."""
 
 
 class LimitSettings(Section):
-    """What a door accepts at most."""
+    """The limits for incoming requests."""
 
     payload: Size = 1024 * 1024
-    """The size of one job's data."""
+    """The largest data of one job."""
     batch: Annotated[int, whole(1)] = 10_000
-    """How many jobs one request may bring."""
+    """How many jobs one request may contain."""
 
 
 class LogSettings(Section):
-    """What the node tells people."""
+    """What the node logs."""
 
     level: LogLevel = "info"
-    """The least weighty line that is written."""
+    """The lowest level that is written."""
     format: Literal["console", "json"] = "console"
-    """Lines for people, or one JSON object a line."""
+    """Lines for people, or one JSON object per line."""
     modules: dict[str, LogLevel] = Field(default={})
     """Other levels for single modules and all below them."""
 
@@ -217,7 +217,7 @@ class Settings(BaseSettings):
 
     @property
     def source(self) -> Path | None:
-        """The file that was read; its folder is the first place where handler modules are looked up."""
+        """The file that was read; handler modules are looked up in its folder first."""
         return self._source
 
     @classmethod
@@ -229,5 +229,5 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take nothing from the surroundings: `load_settings` merges them, and can say what came from where."""
+        """Use no other sources: `load_settings` merges them, and knows where each value came from."""
         return (init_settings,)

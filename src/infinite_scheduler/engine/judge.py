@@ -32,7 +32,7 @@ class Judge(msgspec.Struct, frozen=True):
             )
         try:
             status, due_ms, error = self._verdict(job, outcome, finished_ms)
-        except Exception as broken:  # noqa: BLE001 - a policy that breaks must not leave a job without an end
+        except Exception as broken:  # noqa: BLE001 - a policy that fails must not leave a job without an outcome
             status, due_ms, error = Status.FAILED, 0, f"the retry policy failed to decide: {describe(broken)}"
         return Settlement(
             job=job,

@@ -127,7 +127,7 @@ class Lane:
                 self._absence.begin(error, self.settler.kept)
                 pause_ms = await self._back_off(pause_ms)
                 continue
-            except Exception as error:  # noqa: BLE001 - a bug in one step must become lateness, not loss
+            except Exception as error:  # noqa: BLE001 - a bug in one step must cause lateness, not loss
                 self._tell(TaskFailed(part="lane", error=describe(error)))
                 self.holdings.doubt(list(self.holdings.tenures), "a step of the lane failed")
                 pause_ms = await self._back_off(pause_ms)

@@ -48,7 +48,7 @@ def _parcel(answer: Answer) -> _Parcel:
     try:
         body = _describe(answer) if isinstance(answer, BaseException) else answer
         return type(body).__name__, msgspec.Raw(_encoder.encode(body))
-    except Exception as error:  # noqa: BLE001 - such as text that is no Unicode or a number of 65 bits
+    except Exception as error:  # noqa: BLE001 - such as text that is not Unicode, or a number of 65 bits
         why = ascii(f"the handler's answer {answer!r} cannot be passed on: {error}")
         return _Error.__name__, msgspec.Raw(_encoder.encode(_Error("builtins", "ValueError", (why,), {}, why, "")))
 
@@ -83,6 +83,6 @@ def _same_class(described: _Error) -> Exception | None:
             vars(error).update(described.attributes)
             if isinstance(error, Exception) and str(error) == described.text:
                 return error
-    except Exception:  # noqa: BLE001 - a class may do anything; the text is kept all the same
+    except Exception:  # noqa: BLE001 - a class may do anything; the text is kept in any case
         return None
     return None

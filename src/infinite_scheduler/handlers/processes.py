@@ -229,7 +229,7 @@ def _serve(connection: Connection, name: str, batched: bool, settings: LogSettin
 
             configure_logging(settings.level, settings.format, settings.modules)
         function = resolve(name)
-    except BaseException as error:  # noqa: BLE001 - the node says it
+    except BaseException as error:  # noqa: BLE001 - the node reports it
         connection.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
         return
     connection.send_bytes(_READY)

@@ -194,7 +194,7 @@ def judge(wire: Wire, value: bytes | None, trace: Trace) -> Verdict:
         return wire.spec(value, trace)
     except InvalidRequest as error:
         return Refused(str(error))
-    except BaseException as raised:  # noqa: BLE001 - a handler that looks at the data may raise anything, exits too
+    except BaseException as raised:  # noqa: BLE001 - a handler's check may raise anything, including exits
         passing = as_error(raised)
         return Passing(f"{type(passing).__name__}: {passing}")
 

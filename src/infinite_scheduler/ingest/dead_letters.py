@@ -175,7 +175,7 @@ class DeadLetterSender:
             await self._send(queue)
         except SchedulerError as error:
             self._trouble(queue, str(error))
-        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+        except Exception as error:  # noqa: BLE001 - sending goes on, whatever it is
             self._fail(error)
             queue.back_off(self._clock.steady_ms())
 
@@ -190,7 +190,7 @@ class DeadLetterSender:
             whole = await self._without_cut(own)
         except SchedulerError:
             return  # the door reports that the store does not answer
-        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+        except Exception as error:  # noqa: BLE001 - sending goes on, whatever it is
             self._fail(error)
             return
         self._page = found.cursor

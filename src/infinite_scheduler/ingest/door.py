@@ -143,7 +143,7 @@ class TopicDoor:
             except BrokerUnavailable as error:
                 self._client.problem = self._client.problem or str(error)
                 await self._patience.pause(AWAY_MS[1])
-            except Exception as error:  # noqa: BLE001 - the door stays open, whatever it is
+            except Exception as error:  # noqa: BLE001 - the door goes on, whatever it is
                 self._tell(events.TaskFailed(part=self._name, error=repr(error)))
                 self._in_doubt = True
                 await self._patience.pause(AWAY_MS[1])

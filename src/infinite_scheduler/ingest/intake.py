@@ -71,7 +71,7 @@ class Intake:
                 return
             for call in calls:
                 await self._commit([call])
-        except Exception as error:  # noqa: BLE001 - it belongs to those who called
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             _refuse(calls, error)
         except BaseException:
             for call in (*calls, *self._calls):

@@ -40,7 +40,7 @@ class Errands:
             try:
                 set_it: Callable[[Any], None] = answer.set_result
                 found: Any = what()
-            except BaseException as raised:  # noqa: BLE001 - it belongs to whoever asked
+            except BaseException as raised:  # noqa: BLE001 - passed on to the caller
                 set_it, found = answer.set_exception, as_error(raised)
                 if isinstance(found, StopIteration):  # a future cannot hold it
                     found = RuntimeError(repr(found))

@@ -19,7 +19,7 @@ def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
     try:
         payload = msgspec.json.encode(data)
         same = msgspec.json.decode(payload) == data
-    except Exception:  # noqa: BLE001 - objects may raise anything here; what is wrong with them is found out next
+    except Exception:  # noqa: BLE001 - objects may raise anything here; the cause is searched for next
         payload, same = b"", False
     if same is not True:
         data = _plain(data, "data", 0)

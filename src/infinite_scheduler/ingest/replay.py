@@ -59,7 +59,7 @@ class Replayer:
             raise
         except SchedulerError:
             raise
-        except Exception as error:  # noqa: BLE001 - a handler that looks at the data may raise anything
+        except Exception as error:  # noqa: BLE001 - a handler's check may raise anything
             raise InvalidRequest(f"the handler could not check it: {type(error).__name__}: {error}") from None
         return await self._inbox.replay(letter.id, spec)
 

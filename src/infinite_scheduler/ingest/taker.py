@@ -77,7 +77,7 @@ class Taker:
                 return
             except (StoreUnavailable, StoreBroken):
                 raise
-            except Exception as error:  # noqa: BLE001 - whose fault it is comes out next
+            except Exception as error:  # noqa: BLE001 - the cause is searched for next
                 await self._narrow_down(batch, error, meanwhile)
                 return
             else:

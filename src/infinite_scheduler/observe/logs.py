@@ -281,7 +281,7 @@ def _cause(event: Event) -> BaseException | None:
         return None
     try:
         str(cause).encode()
-    except Exception:  # noqa: BLE001 - whatever its text does
+    except Exception:  # noqa: BLE001 - its text may raise anything
         return None
     return cause
 

@@ -1,4 +1,4 @@
-"""For tests: a clock that is moved by hand, a node that is run by it, a broker, and the promises of a store."""
+"""For tests: a clock moved by hand, a node that follows it, a broker, and the promises of a store."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ _HOME = {
     "Delivery": "testing.harness",
     "Harness": "testing.harness",
     "embedded_broker": "kafka.embedded",
-    "StoreContract": "testing.store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when it is used
+    "StoreContract": "testing.store_contract",  # needs pytest and pytest-asyncio, so it is loaded only when used
 }
 
 __all__ = ["Delivery", "Harness", "ManualClock", "StoreContract", "embedded_broker"]

@@ -142,7 +142,7 @@ class Dialect(ABC):
         cursor.executemany(self.text(COMPARE_AND_SET.format(table=table)), rows)
         return cursor.rowcount
 
-    def read_page(  # noqa: PLR0917 - a page has so many sides
+    def read_page(  # noqa: PLR0917 - a page has this many parameters
         self, cursor: Cursor, table: str, columns: str, condition: str, span: tuple[bytes, bytes], limit: int, most: int
     ) -> tuple[bytes | None, Iterable[Row]]:
         """Up to `limit` rows that meet a condition, in the order of their keys, among the first `most` of a range.

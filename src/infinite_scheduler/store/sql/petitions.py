@@ -102,7 +102,7 @@ class Petitions:
             standings = await self._session.write(
                 lambda tx: door.ask(tx, wishes, exclusive=exclusive, doubtful=doubtful)
             )
-        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             await self._again_or_refuse(batch, error)
             return
         self._sent = ()
@@ -152,7 +152,7 @@ class Petitions:
             silent = [p for p in self._asked.values() if p.deadline_ms <= now]
             if silent:
                 await self._give_up(silent)
-        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             for petition in [p for p in self._asked.values() if p.deadline_ms <= now]:
                 del self._asked[petition.wish.id]
                 _refuse(petition, unknown(error))

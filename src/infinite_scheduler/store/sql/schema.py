@@ -165,7 +165,7 @@ LETTERS_INDEXES: Sequence[Index] = (
 """Unsent letters are looked for all the time, and all letters are counted."""
 
 
-def create_table(  # noqa: PLR0917 - a table has so many parts
+def create_table(  # noqa: PLR0917 - a table has this many parts
     dialect: Dialect,
     table: str,
     columns: Columns,

@@ -41,7 +41,7 @@ class Worker:
                 return
             try:
                 result = step()
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            except BaseException as error:  # noqa: BLE001 - passed on to the caller
                 _tell(loop, _fail, future, error)
             else:
                 _tell(loop, _resolve, future, result)

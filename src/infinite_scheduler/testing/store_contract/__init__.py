@@ -14,7 +14,7 @@ __all__ = ["Bench", "StoreContract"]
 
 
 class StoreContract(Accepting, Owning, Waking, Scanning, Settling, Changing, Looking, Ingesting, Forgetting):
-    """Promises of `Store`, `Ownership` and `Inbox`; put a store under them by saying how it is made.
+    """Promises of `Store`, `Ownership` and `Inbox`; to test a store, say how it is created.
 
     ```python
     class TestMyStore(StoreContract):
@@ -26,6 +26,6 @@ class StoreContract(Accepting, Owning, Waking, Scanning, Settling, Changing, Loo
             return MyStore(self.path, clock)
     ```
 
-    `make_store` is called once for each process that a test pretends to be; all of one test share their data. Each test
+    `make_store` is called once for each process that a test simulates; all of one test share their data. Each test
     begins with an empty store. The tests move their clock by hand and never sleep.
     """

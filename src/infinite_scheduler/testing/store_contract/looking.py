@@ -142,7 +142,7 @@ class Looking(Promises):
         assert counts((await bench.store.survey()).counts) == {"accepted": 2}
 
     async def _ids(self, store: Store, query: Query) -> list[str]:
-        """All that a query lists, page after page."""
+        """All jobs that a query lists, page after page."""
         ids: list[str] = []
         fields = {name: getattr(query, name) for name in query.__struct_fields__}
         while True:

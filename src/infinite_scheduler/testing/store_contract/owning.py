@@ -1,4 +1,4 @@
-"""Promises about who owns a shard."""
+"""Promises about the ownership of shards."""
 
 from infinite_scheduler.errors import UnknownApp
 from infinite_scheduler.model import Shard, Status
@@ -10,7 +10,7 @@ FOUR = tuple(Shard(WIDE, number) for number in range(4))
 
 
 class Owning(Promises):
-    """What signs of life, take, release, reload and advance promise, and that a node is fenced off by a takeover."""
+    """What heartbeats, take, release, reload and advance promise, and that a takeover fences the former owner."""
 
     async def test_a_node_is_seen_by_all(self, bench: Bench) -> None:
         node = await bench.node("n1")
@@ -118,7 +118,7 @@ class Owning(Promises):
         claims = await second.claims(SHARD)
         await first.take(SHARD)
         await first.release()
-        assert not await second.take_as_seen(claims), "it is released again, but in another reign"
+        assert not await second.take_as_seen(claims), "it is released again, but with another epoch"
 
     async def test_a_claim_is_refused_when_the_owner_has_given_a_sign_of_life(self, bench: Bench) -> None:
         owner = await bench.owner("n1")
@@ -302,7 +302,7 @@ class Owning(Promises):
         await owner.release()
         next_owner = await bench.node("n2")
         (grant,) = await next_owner.take(SHARD)
-        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "nobody died, so nobody is charged"
+        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "no process died, so no job is blamed"
 
     async def test_the_mark_of_a_job_that_outlived_a_watch_stays_until_it_is_settled(self, bench: Bench) -> None:
         await bench.add(0, 0)

@@ -8,7 +8,7 @@ from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, Priority, Sh
 from infinite_scheduler.testing.store_contract.bench import Bench, Node, Promises, keys
 
 LARGE: Final = b'"' + "ä".encode() * 5000 + b'"'
-"""A payload with more bytes than letters."""
+"""A payload with more bytes than characters."""
 
 
 class Scanning(Promises):
@@ -37,7 +37,7 @@ class Scanning(Promises):
         owner = await bench.owner()
         pages = await owner.pages(limit=10)
         assert [job.key for page in pages for job in page] == sorted(keys(accepted))
-        assert all(len(page) <= 20 for page in pages), "ten rows and ten entries at most"
+        assert all(len(page) <= 20 for page in pages), "at most ten rows and ten entries"
         assert len(pages) >= 6
 
     async def test_pages_of_rows_and_moved_jobs_bring_each_once(self, bench: Bench) -> None:

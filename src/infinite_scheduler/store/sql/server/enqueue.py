@@ -54,7 +54,7 @@ class ServerPlace:
             raise InvalidRequest(f"this is not the store's database: connect to {self._driver.place}")
 
     def statements(self) -> SqlStatements:
-        from infinite_scheduler.store.sql.enqueue import own_process  # noqa: PLC0415 - they know of each other
+        from infinite_scheduler.store.sql.enqueue import own_process  # noqa: PLC0415 - the modules import each other
 
         self._statements = SqlStatements(self._cursor, self._driver.dialect, own_process())
         return self._statements

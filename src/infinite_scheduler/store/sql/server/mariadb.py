@@ -235,7 +235,7 @@ def _set_silence(connection: Any, *, read_timeout: float, write_timeout: float) 
 
 
 def _keep_alive(connection: Any) -> None:
-    sock: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
+    sock: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no public way
     if sock.family == socket.AF_UNIX:
         return
     options = {

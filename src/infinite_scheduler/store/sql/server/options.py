@@ -134,7 +134,7 @@ def decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise ValueError("expected UTF-8 behind the percent signs") from None
+        raise ValueError("expected UTF-8 after the percent signs") from None
 
 
 def _check_ignored(kind: Kind, name: str) -> None:
