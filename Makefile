@@ -86,9 +86,13 @@ soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 $(PROTOCOL)
 
 STORES := sqlite mariadb postgres
+FIGURES := .cache/figures.jsonl
 
-bench: setup ## Measure every store, and print one JSON line a question
-	$(SERVERS) run --durable -- $(MAKE) $(addprefix bench-,$(STORES))
+bench: SHELL := /bin/bash
+bench: .SHELLFLAGS := -o pipefail -c
+bench: setup ## Measure every store, print one JSON line per question, and write the table in README.md
+	$(SERVERS) run --durable -- $(MAKE) $(addprefix bench-,$(STORES)) | tee $(FIGURES)
+	$(BIN)/python -m bench.table $(FIGURES)
 
 bench-%:
 	$(BIN)/python -m bench.accept --store $*

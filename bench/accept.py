@@ -1,9 +1,9 @@
-"""How many jobs a second does a client accept in bulk, durably?
+"""How many jobs per second does a client accept in bulk, durably?
 
     python -m bench.accept [--store sqlite|mariadb|postgres] [--jobs 100000] [--runs 5] [--keys]
 
-Calls of 5,000 jobs with random due times over a day, one after the other. The raw
-limit, the same rows by the plain driver in transactions of the same size, is measured before each run.
+Calls of 5,000 jobs with random due times over a day, one after the other. The raw limit, the same rows written by the
+plain driver in transactions of the same size, is measured before each run.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def accept(store: str, jobs: int, *, keys: bool) -> float:
 
 
 def raw(store: str, jobs: int, *, keys: bool) -> float:
-    """The same rows by the plain driver."""
+    """Jobs per second of the plain driver, for the same rows."""
     rows = raw_sqlite.jobs(jobs, keys=keys)
     if store != "sqlite":
         return raw_servers.raw(store, rows, keys=keys)

@@ -1,9 +1,9 @@
-"""How many overdue jobs a second are handed over to a handler that does nothing, and settled in the store?
+"""How many overdue jobs per second are handed over to a handler that does nothing, and settled in the store?
 
     python -m bench.hand_over [--store sqlite|mariadb|postgres] [--jobs 50000] [--runs 5] [--herd]
 
 Once with an async function, once with one that takes batches of 100. With --herd all jobs are due in the same
-millisecond. The time counts from the start of the node to the last job settled, as the store itself says.
+millisecond. The time counts from the start of the node to the last settled job, according to the store.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def hand_over(store: str, jobs: int, function: Callable[..., Any], batch: 
         scheduler.app(APP, batch=batch, concurrency=200)(function)
         began = time.perf_counter()
         async with scheduler:
-            while done(scheduler) < jobs:  # noqa: ASYNC110 - the counters tell nobody
+            while done(scheduler) < jobs:  # noqa: ASYNC110 - the counters have no event
                 await asyncio.sleep(0.01)
             seconds = time.perf_counter() - began
             counts = (await scheduler.survey()).counts[APP]

@@ -1,9 +1,9 @@
-"""How late are jobs at a steady rate, as another process sees it, and what does waiting ballast change?
+"""How late are jobs at a steady rate, as another process sees it, and what do many waiting jobs change?
 
     python -m bench.lateness [--store sqlite|mariadb|postgres] [--rate 1000] [--seconds 20] [--waiting 0] [--runs 5]
 
-A node in a process of its own sends each job's moment to this process over a socket; this process reads its own clock
-when it arrives. Ballast are jobs that wait for a day or more. Memory is the peak of the node's process.
+A node in a process of its own sends each job's due time to this process over a socket; this process reads its own clock
+when it arrives. With --waiting, that many more jobs wait for a day or longer. Memory is the peak of the node's process.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def fill(url: str, waiting: int) -> None:
 
 
 async def schedule(url: str, rate: int, seconds: int) -> None:
-    """Bring jobs in while they fall due: each second those that are due about ten seconds later."""
+    """Schedule jobs while others become due: each second those that are due about ten seconds later."""
     async with Client(url) as client:
         start_ms = time.time_ns() // 1_000_000 + 10_000
         for second in range(seconds):

@@ -1,9 +1,9 @@
-"""What does a job cost when one, two or four nodes share the work?
+"""What does a job cost if one, two or four nodes share the work?
 
     python -m bench.nodes [--store sqlite|mariadb|postgres] [--jobs 100000] [--runs 3]
 
-Node processes start together on the same backlog of overdue jobs. CPU is what the nodes used, system time included,
-from their start to the last job settled, without what it takes to load Python. The cores are shared with the database.
+Node processes start together on the same backlog of overdue jobs. CPU is what the nodes used, including system time,
+from their start to the last settled job, without loading Python. The cores are shared with the database.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def drain(store: str, jobs: int, count: int) -> dict[str, Any]:
             began = time.perf_counter()
             for node in nodes:
                 tell(node)
-            while (await client.survey()).counts[APP].get("done", 0) < jobs:  # noqa: ASYNC110 - the store tells nobody
+            while (await client.survey()).counts[APP].get("done", 0) < jobs:  # noqa: ASYNC110 - the store has no event for it
                 await asyncio.sleep(0.1)
             seconds = time.perf_counter() - began
         for node in nodes:

@@ -1,9 +1,9 @@
-"""How many jobs a second does a server take by the plain driver?
+"""How many jobs per second does a server take from the plain driver?
 
     python -m bench.raw_servers [--store mariadb|postgres] [--rows 100000] [--runs 5] [--keys]
 
-The same rows into the same tables and indexes as the store's own, keys included, in transactions of 5,000: by COPY on
-PostgreSQL, by INSERT of many rows on MariaDB. Due times are random over a day. The rows are ready made.
+The same rows into the same tables and indexes as the store's own, including keys, in transactions of 5,000: by COPY on
+PostgreSQL, by INSERT of many rows on MariaDB. Due times are random over a day. The rows are prepared.
 """
 
 import statistics
@@ -26,7 +26,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 def raw(store: str, rows: Sequence[NewRow], *, keys: bool) -> float:
-    """Rows a second."""
+    """Rows per second."""
     insert, key = (_copied, bytes.hex) if store == "postgres" else (_inserted_together, bytes)
     chunks = [
         (

@@ -1,10 +1,10 @@
-"""How fast can SQLite take jobs, give them back and settle them by the plain driver, and how near do sessions come?
+"""How fast can SQLite take jobs, return and settle them with the plain driver, and how close do sessions come?
 
     python bench/raw_sqlite.py [--rows 100000] [--runs 5] [--folder FOLDER]
 
 Both sides write the same rows into the same tables with the same durability (WAL, synchronous=FULL), in transactions
-of the same size; due times are random over a day. The plain driver gets its rows ready made, the session makes them
-from jobs. Prints one JSON line: rows a second or microseconds a row, each the median of the runs, and session ÷ raw.
+of the same size; due times are random over a day. The plain driver gets prepared rows, the session makes them from
+jobs. Prints one JSON line: rows per second or microseconds per row, each the median of the runs, and session ÷ raw.
 """
 
 import argparse
@@ -38,11 +38,11 @@ DAY = 20_772  # 2026-11-15
 START = DAY * DAY_MS
 TABLE = DAILY.table(APP, DAY)
 PAYLOAD = json.dumps({"to": "+4915112345678", "text": "x" * 150}).encode()
-INSERT, SETTLE, PAGE = 5000, 1000, 1000  # rows a transaction
+INSERT, SETTLE, PAGE = 5000, 1000, 1000  # rows per transaction
 
 
 def jobs(count: int, *, keys: bool) -> list[NewRow]:
-    """New jobs at random moments of one day, in chunks of 1,000 a shard."""
+    """New jobs at random times of one day, in chunks of 1,000 per shard."""
     rows = []
     for n in range(count):
         due_ms = START + random.randrange(DAY_MS)
@@ -79,7 +79,7 @@ def timed(figures: dict[str, float], name: str, count: int) -> Iterator[None]:
 
 
 def raw(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, float]:
-    """The plain driver: executemany over sorted rows that are ready made."""
+    """The plain driver: executemany over sorted, prepared rows."""
     connection = sqlite3.connect(path, isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -32768", "wal_autocheckpoint = 16000"):
         connection.execute(f"PRAGMA {pragma}")
@@ -124,7 +124,7 @@ def raw(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, float]:
 
 
 async def ours(path: Path, rows: Sequence[NewRow], *, keys: bool) -> dict[str, float]:
-    """The same by `Session` and `Statements`."""
+    """The figures of `Session` and `Statements`, for the same rows."""
     database = SqliteDatabase(path)
     await database.open()
     session = database.session("lane-0")
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", help="where the database is made; by default the system's temporary folder")
+    parser.add_argument("--folder", help="where the database is created; by default the system's temporary folder")
     arguments = parser.parse_args()
     figures = asyncio.run(measure(arguments))
     wall = {name: value for name, value in figures.items() if "_cpu" not in name}

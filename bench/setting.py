@@ -25,7 +25,7 @@ PAYLOAD = json.dumps({"to": "+4915112345678", "text": "x" * 150}).encode()
 
 
 def options_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:
-    """A parser for what every benchmark can be told: the store, and these numbers."""
+    """A parser for the options of every benchmark: the store, and these numbers."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=STORES, default="sqlite")
     for name, value in defaults.items():
@@ -35,9 +35,9 @@ def options_of(description: str | None, **defaults: int) -> argparse.ArgumentPar
 
 @contextmanager
 def fresh_store(kind: str = "sqlite") -> Iterator[str]:
-    """The URL of an empty store: a file on the disk that TMPDIR names, or a database on the server of this kind.
+    """The URL of an empty store: a file on the disk of TMPDIR, or a database on the server of this kind.
 
-    Servers are those that TEST_MARIADB_URL and TEST_POSTGRES_URL name.
+    The servers are those of TEST_MARIADB_URL and TEST_POSTGRES_URL.
     """
     if kind != "sqlite":
         with fresh_database(kind) as url:  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def fresh_store(kind: str = "sqlite") -> Iterator[str]:
 
 
 def specs(count: int, earliest_ms: int, latest_ms: int, *, keys: bool = False) -> list[JobSpec]:
-    """Jobs at random moments, not in order."""
+    """Jobs at random times, not in order."""
     return [
         JobSpec(
             app=APP,
@@ -74,7 +74,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had, in MB."""
+    """The peak memory of this process, in MB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
@@ -90,12 +90,12 @@ def report(question: str, store: str, **figures: Any) -> None:
 
 
 def version_of(store: str) -> str:
-    """The version of the database, and whether a commit of it waits for the disk."""
+    """The version of the database, and whether its commits wait for the disk."""
     if store == "sqlite":
-        return f"{sqlite3.sqlite_version}, an fsync a commit"
+        return f"{sqlite3.sqlite_version}, an fsync per commit"
     asked = {
         "mariadb": "SELECT VERSION(), @@innodb_flush_log_at_trx_commit = 1",
         "postgres": "SELECT current_setting('server_version'), current_setting('fsync') = 'on'",
     }
     version, durable = execute(admin_url(store), asked[store])[0]  # type: ignore[arg-type]
-    return f"{version}, {'an' if durable else 'no'} fsync a commit"
+    return f"{version}, {'an' if durable else 'no'} fsync per commit"

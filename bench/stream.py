@@ -1,12 +1,12 @@
-"""How many jobs a second go from a topic through the store to another topic, and how late are they there?
+"""How many jobs per second go from a topic through the store to another topic, and how late are they there?
 
     python -m bench.stream [--store sqlite|mariadb|postgres] [--rate 10000] [--seconds 60] [--runs 5]
     python -m bench.stream [--store sqlite|mariadb|postgres] --urgent [--jobs 50]
 
-One node process, keys on, due in 5 to 120 seconds. When it starts, as many messages as would wait if it had gone on for
-ever are in the topic: how fast they are accepted is `filled_per_s`. Then so many a second come in and become due, for
-so many seconds: what is accepted and handed over, and how far reading was behind at the end. Lateness is the broker's
-LogAppendTime less the moment. With --urgent, jobs that are due in 200 ms come one by one.
+One node process, keys on, due in 5 to 120 seconds. When it starts, the topic has as many messages as would wait if it
+had always been running: how fast they are accepted is `filled_per_s`. Then `rate` messages per second come in and are
+due, for `seconds`: measured are the accepted and handed over jobs, and how far reading was behind at the end. Lateness
+is the broker's LogAppendTime minus the due time. With --urgent, jobs that are due in 200 ms come one by one.
 
 The raw limits are those of the plain clients with the same records: reading the input topic, writing the output topic,
 and writing the rows into the store.
@@ -43,11 +43,11 @@ REQUEST = b'{"appName":"%s","scheduledTime":%%d,"idempotencyKey":"%%s","jobData"
     APP.encode(),
     PAYLOAD.lstrip().removeprefix(b"{"),
 )
-"""Written without an encoder: who makes the load should not be what is measured."""
+"""Written without an encoder: the load generator should not be what is measured."""
 
 RAW_RECORDS = 200_000
 SLOW = 5000
-"""Messages a second that are written and accepted at least before the time counts."""
+"""The least messages per second that are written and accepted before the time counts."""
 
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
@@ -100,7 +100,7 @@ def fresh_setup(store: str) -> Iterator[Setup]:
 
 
 class Node:
-    """`serve` in a process of its own, and what it has used."""
+    """`serve` in a process of its own, and its resource usage."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         config = folder / "bench.toml"
@@ -156,7 +156,7 @@ class Writer:
                 self._producer.poll(0.1)
 
     def serve(self) -> None:
-        """Look at what has become of the messages."""
+        """Take the delivery reports of the messages."""
         self._producer.poll(0)
 
     def flush(self) -> None:
@@ -171,7 +171,7 @@ class Sent(NamedTuple):
 
 
 def fill(setup: Setup, rate: int, start_ms: int, seconds: int) -> Sent:
-    """Send what would wait at this moment, had it always gone on at this rate."""
+    """Send the messages that would wait now, had this rate always gone on."""
     writer, count, due = Writer(setup.servers, setup.source), 0, 0
     for _ in range(rate * LATER_MS // 1000):
         due_ms = start_ms - random.randrange(LATER_MS) + random.randint(SOON_MS, LATER_MS)
@@ -184,7 +184,7 @@ def fill(setup: Setup, rate: int, start_ms: int, seconds: int) -> Sent:
 
 
 def feed(servers: str, topic: str, rate: int, start_ms: int, seconds: int) -> Sent:
-    """Send so many a second, evenly."""
+    """Send this many per second, evenly."""
     writer, count, due = Writer(servers, topic), 0, 0
     while count < rate * seconds:
         now_ms = time.time_ns() // 1_000_000
@@ -214,7 +214,7 @@ def late(setup: Setup, from_ms: int, until_ms: int) -> tuple["array[int]", int]:
 
 
 def all_late(setup: Setup, from_ms: int, until_ms: int, due: int) -> tuple["array[int]", int]:
-    """The same, when all that were due are out: none is lost, and none is there twice."""
+    """Like `late`, when all due jobs are out: none is lost, and none is there twice."""
     for _ in range(60):
         time.sleep(1)
         late_ms, written = late(setup, from_ms, until_ms)
@@ -225,7 +225,7 @@ def all_late(setup: Setup, from_ms: int, until_ms: int, due: int) -> tuple["arra
 
 
 def records(servers: str, topic: str) -> Iterator[tuple[bytes, int]]:
-    """Value and LogAppendTime of every record that is there."""
+    """Value and LogAppendTime of every record in the topic."""
     own = {"group.id": "nobody", "enable.auto.commit": False, "queued.max.messages.kbytes": 16_384}
     with closing(Consumer({**told(servers), **own})) as consumer:
         ends = end_offsets(consumer, topic)
@@ -242,14 +242,14 @@ def records(servers: str, topic: str) -> Iterator[tuple[bytes, int]]:
 
 
 def raw_consume(setup: Setup) -> float:
-    """Messages of the input topic that the plain client reads in a second."""
+    """How many messages of the input topic the plain client reads per second."""
     began = time.perf_counter()
     count = sum(1 for _ in records(setup.servers, setup.source))
     return count / (time.perf_counter() - began)
 
 
 def raw_produce(servers: str, count: int = RAW_RECORDS) -> float:
-    """Records as the node publishes them that the plain client writes in a second, each reported back."""
+    """How many records like the node's the plain client writes per second, each reported back."""
     with fresh_topics(servers) as make:
         topic, reported = make("bench-raw", PARTITIONS, **STAMPED), 0
 
@@ -299,7 +299,7 @@ def sustained(store: str, rate: int, seconds: int) -> dict[str, Any]:
 
 
 def steady(setup: Setup, running: Node, rate: int, start_ms: int, seconds: int, before: Sent) -> dict[str, Any]:
-    """What happens while so many a second come in and go out."""
+    """What happens while this many messages per second come in and go out."""
     used = running.cpu_s()
     words = [setup.servers, setup.source, str(rate), str(start_ms), str(seconds)]
     feeder = subprocess.Popen([sys.executable, "-m", "bench.stream", "--feed", *words], stdout=subprocess.PIPE)

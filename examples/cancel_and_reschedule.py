@@ -1,4 +1,4 @@
-"""Changing one's mind about a job: in time, and too late."""
+"""Change a job: in time, and too late."""
 
 import asyncio
 import tempfile

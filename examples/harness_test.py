@@ -1,4 +1,4 @@
-"""Half an hour of reminders, tested in a moment: the clock of the harness moves when the test says so."""
+"""Half an hour of reminders, tested in a moment: the clock of the harness moves only when the test says so."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
-"""Jobs by way of a Kafka topic: three apps, a producer, repeats, and bad messages in the dead letter queue.
+"""Jobs from a Kafka topic: three apps, a producer, repeats, and bad messages in the dead letter queue.
 
-On the broker that comes with the client library, or on yours: `infinite-scheduler topics create --preset ingest` makes
-the topics, `python examples/kafka_ingest.py --kafka HOST:PORT` uses them.
+On the broker of the client library, or on yours: `infinite-scheduler topics create --preset ingest` creates the topics,
+`python examples/kafka_ingest.py --kafka HOST:PORT` uses them.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from infinite_scheduler import Job, KafkaIngestConfig, MultiAppScheduler, Schedu
 from infinite_scheduler.testing import embedded_broker
 
 TOPIC, DLQ = "scheduler.jobs.ingest", "scheduler.jobs.dlq"
-GROUP = f"infinite-scheduler-example-{time.time_ns()}"  # of its own, so that each run begins with its own messages
+GROUP = f"infinite-scheduler-example-{time.time_ns()}"  # unique, so that each run begins with its own messages
 HANDED_OVER = Semaphore(0)
 
 
@@ -34,7 +34,7 @@ class SmsHandler:
 
 
 class SipCallHandler:
-    """Makes a call; data can also be looked at more closely."""
+    """Makes a call; it also checks the values of the data."""
 
     required_fields = ("callTo", "callFrom", "duration")
 
@@ -63,7 +63,7 @@ PAYMENT = {"accountId": "ACC-1", "amount": 9.95, "currency": "EUR"}
 
 
 def request(app: str, data: Mapping[str, object], key: str | None = None) -> str:
-    """What a service writes to the topic: this app, these data, in a second."""
+    """What a service writes to the topic: this app, this data, in a second."""
     wish = ScheduleJobRequest(app, datetime.now(UTC) + timedelta(seconds=1), data)
     wish.priority = "normal"
     wish.idempotency_key = key
@@ -75,7 +75,7 @@ def produce(servers: str) -> None:
     sms = request("sms", SMS, "sms-1")
     messages = [
         ("sms-job-1", sms),
-        ("sms-job-1", sms),  # sent again, as the answer was lost
+        ("sms-job-1", sms),  # sent again, since the answer was lost
         ("call-7", request("sipcall", CALL, "call-7")),
         ("account-1", request("payment_gateway", PAYMENT)),
         ("bad-1", "this is not JSON"),

@@ -1,4 +1,4 @@
-"""A provider that is down at first: the delivery is tried again, each time a little later."""
+"""A provider that is down at first: the delivery is retried, each time a little later."""
 
 import asyncio
 import tempfile

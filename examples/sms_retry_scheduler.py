@@ -1,8 +1,8 @@
-"""The scheduler of the SMS retry system: what SMS_Retry brings waits in the store, and goes to SMS_Send at its moment.
+"""The scheduler of the SMS retry system: messages from SMS_Retry wait in the store, and go to SMS_Send when due.
 
-By itself it plays the whole system on the broker that comes with the client library: it runs `sms_service.py` and
-`sms_sender.py` beside it, with minutes of 0.1 s, and ends when they do. With your broker it goes on until Ctrl-C, and
-the other two are yours to start:
+Without options it runs the whole system on the broker of the client library: it starts `sms_service.py` and
+`sms_sender.py` as well, with minutes of 0.1 s, and ends when they do. With your broker it runs until Ctrl-C, and you
+start the other two:
 
     infinite-scheduler topics create --preset sms-retry --kafka HOST:PORT
     python examples/sms_retry_scheduler.py --kafka HOST:PORT --store mysql://USER:PASSWORD@HOST/DATABASE
@@ -36,7 +36,7 @@ def make_manager(servers: str, store_url: str) -> MultiAppScheduler:
 
 
 def play() -> None:
-    """The whole system on one machine, in a hurry."""
+    """The whole system on one machine, with short minutes."""
     topics = ["SMS_Retry", "SMS_Send", "SMS_Retry_DLQ"]
     with tempfile.TemporaryDirectory() as folder, embedded_broker(topics=topics) as servers:
         manager = make_manager(servers, f"sqlite:///{folder}/jobs.db")

@@ -1,6 +1,6 @@
 """The other end of the SMS service: reads SMS_Send, sends each message, and schedules the next attempt if that fails.
 
-It goes on until Ctrl-C, or until so many messages are delivered or given up as `--count` says.
+It runs until Ctrl-C, or until `--count` messages are delivered or given up.
 """
 
 import json
@@ -15,7 +15,7 @@ MAX_RETRIES = 3
 
 
 class SmsSender:
-    """Sends what comes back, up to a maximum of attempts each."""
+    """Sends the messages that come back, up to a maximum of attempts each."""
 
     def __init__(self, servers: str, minute: float = 60) -> None:
         self._minute = minute
@@ -58,6 +58,6 @@ class SmsSender:
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
-    parser.add_argument("--count", type=int, help="end after so many messages are delivered or given up")
+    parser.add_argument("--count", type=int, help="end after this many messages are delivered or given up")
     chosen = parser.parse_args()
     SmsSender(chosen.kafka, chosen.minute).run(chosen.count)

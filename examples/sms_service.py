@@ -1,6 +1,6 @@
 """An SMS service whose gateway is down: each message that fails is scheduled for a retry, through the topic SMS_Retry.
 
-Run it beside `sms_retry_scheduler.py`, which brings the messages back, and `sms_sender.py`, which sends them then.
+Run it beside `sms_retry_scheduler.py`, which returns the messages when due, and `sms_sender.py`, which sends them.
 """
 
 import argparse
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from infinite_scheduler import SmsRetryProducer, retry_time_after
 
-TASKS = {  # what a database would know: to whom, what, and how often the gateway refuses it
+TASKS = {  # what a database would contain: to whom, what, and how often the gateway refuses it
     101: ("+49 30 555 0101", "Your code is 4711", 1),
     102: ("+81 3 5550 0102", "Your parcel is here", 2),
     103: ("+1 212 555 0103", "Gate B42, boarding now", 99),
@@ -26,13 +26,13 @@ def send(task_id: int, attempt: int) -> None:
 
 
 def retry_time(attempt: int, minute: float) -> datetime:
-    """When to try again: after 1, 5, 15, 30, 60 minutes. In a hurry a minute may be shorter."""
+    """When to try again: after 1, 5, 15, 30, 60 minutes. A minute may be made shorter."""
     now = datetime.now(UTC)
     return now + (retry_time_after(attempt, now) - now) * (minute / 60)
 
 
 class SmsService:
-    """Sends messages; what fails comes back later."""
+    """Sends messages; failed ones come back later."""
 
     def __init__(self, retries: SmsRetryProducer, minute: float = 60) -> None:
         self._retries = retries

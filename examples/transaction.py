@@ -1,4 +1,4 @@
-"""An order and its reminder: both exist, or neither. The orders live in the same SQLite file as the store."""
+"""An order and its reminder: both exist, or neither. The orders are in the same SQLite file as the store."""
 
 import asyncio
 import tempfile

@@ -43,7 +43,7 @@ PATIENCE_MS: Final = 15_000
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One of many jobs to schedule: data and a moment, or a delay from now."""
+    """One of many jobs to schedule: data and a time, or a delay from now."""
 
     data: Any = None
     at: Moment | None = None
@@ -57,7 +57,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """Asks a store: any number of clients, in any process, may share it with the nodes.
+    """Uses a store: any number of clients, in any process, may share it with the nodes.
 
     Use it as `async with Client("sqlite:///scheduler.db") as client`.
     """
@@ -86,7 +86,7 @@ class Client:
         return self
 
     async def close(self) -> None:
-        """Finish what is under way and disconnect."""
+        """Finish calls in progress and disconnect."""
         if self._intake is not None:
             await self._intake.close()
             self._intake = None
@@ -121,9 +121,9 @@ class Client:
         group: str | None = None,
         tags: Sequence[str] = (),
     ) -> Accepted:
-        """Hand `data` to the app's handler at a moment, or after a delay. When this returns, the job is durable.
+        """Hand `data` to the app's handler at a time, or after a delay. When this returns, the job is durable.
 
-        A moment in the past means now. The same `idempotency_key` again answers with the first job.
+        A time in the past means now. A repeated `idempotency_key` answers with the first job.
         """
         job = NewJob(
             data=data,
@@ -148,13 +148,13 @@ class Client:
         return self._store.enqueue(connection, self._specs(app, jobs))
 
     async def submit(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
-        """Accept jobs that are validated already, all or none: for doors that read wire formats of their own."""
+        """Accept jobs that are already validated, all or none: for doors that read wire formats of their own."""
         return await self._accept(specs)
 
     async def conflicts(self, specs: Sequence[JobSpec]) -> Mapping[int, KeyConflict]:
-        """Which of these jobs `submit` would refuse now, as the store holds their idempotency keys for other contents.
+        """Which of these jobs `submit` would refuse now, since their idempotency keys belong to jobs of other content.
 
-        By their places in `specs`. Another process may take a key a moment later.
+        Returns their indexes in `specs`. Another process may take a key a moment later.
         """
         self._opened()
         self._check_able(specs)
@@ -183,22 +183,22 @@ class Client:
 
     def _opened(self) -> Intake:
         if self._intake is None:
-            raise Unavailable("not open: use `async with`, or await open() first")
+            raise Unavailable("the client is not open: use `async with`, or await open() first")
         return self._intake
 
     def _specs(self, app: str, jobs: Iterable[NewJob]) -> Sequence[JobSpec]:
-        """The jobs of one call, no more than allowed."""
+        """The jobs of one call, at most as many as allowed."""
         specs = [self._spec(app, job) for job in jobs]
         most = self.settings.limits.batch
         if len(specs) > most:
             raise InvalidRequest(
-                f"{len(specs)} jobs in one call; at most {most} are allowed (limits.batch): split them"
+                f"{len(specs)} jobs in one call are too many; at most {most} are allowed (limits.batch): split them"
             )
         return specs
 
     def _spec(self, app: str, job: NewJob) -> JobSpec:
         if not isinstance(job, NewJob):
-            raise InvalidRequest(f"{job!r} is no NewJob: use NewJob(data=…, at=… or delay=…)")
+            raise InvalidRequest(f"{job!r} is not a NewJob: use NewJob(data=…, at=… or delay=…)")
         now_ms = self._clock.wall_ms()
         scheduled_ms, absolute = self._when(job.at, job.delay, now_ms)
         return make_spec(
@@ -216,9 +216,9 @@ class Client:
         )
 
     def _when(self, at: Moment | None, delay: Delay | None, now_ms: int) -> tuple[int, bool]:
-        """The moment, and whether it was given as such rather than as a delay."""
+        """The time, and whether it was given as such and not as a delay."""
         if (at is None) == (delay is None):
-            raise InvalidTime("give either a moment (at) or a delay, and not both")
+            raise InvalidTime("give either a time (at) or a delay, not both")
         if delay is not None:
             return now_ms + parse_duration(delay), False
         relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
@@ -227,18 +227,18 @@ class Client:
     # Changes
 
     async def cancel(self, job_id: str, *, app: str | None = None) -> JobRecord:
-        """Take a job back. When this returns it never fires; TooLate says that it was handed over or settled before."""
+        """Cancel a job: it is never handed over after this returns. TooLate: it was handed over or settled before."""
         return await self._change(Change.CANCEL, job_id, app=app)
 
     async def reschedule(
         self, job_id: str, *, at: Moment | None = None, delay: Delay | None = None, app: str | None = None
     ) -> JobRecord:
-        """Move a waiting job to another moment."""
+        """Move a waiting job to another time."""
         due_ms, _ = self._when(at, delay, self._clock.wall_ms())
         return await self._change(Change.RESCHEDULE, job_id, due_ms=due_ms, app=app)
 
     async def run_now(self, job_id: str, *, app: str | None = None) -> JobRecord:
-        """Let a waiting job fire at once; its scheduled time stays as asked."""
+        """Hand a waiting job over at once; its scheduled time stays as requested."""
         return await self._change(Change.RUN_NOW, job_id, app=app)
 
     async def retry(self, job_id: str, *, app: str | None = None) -> JobRecord:
@@ -259,24 +259,24 @@ class Client:
         return verdict.record
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """Make an app known to the store, so that its jobs are accepted before a node with a handler for it runs."""
+        """Add an app to the store, so that its jobs are accepted before a node with a handler for it runs."""
         self._opened()
         return await self._store.register(app, shards)
 
     async def pause(self, app: str) -> None:
-        """Hand over no jobs of this app, on any node, until it is resumed; they are accepted all the same."""
+        """Stop handing over jobs of this app, on all nodes, until it is resumed; jobs are still accepted."""
         self._opened()
         await self._store.pause(app, paused=True)
 
     async def resume(self, app: str) -> None:
-        """Hand over the jobs of a paused app again, with what has become due meanwhile."""
+        """Hand over the jobs of a paused app again, including those that have become due meanwhile."""
         self._opened()
         await self._store.pause(app, paused=False)
 
     async def drain_node(self, node_id: str) -> int:
-        """Ask a node to give up its shards in good order and to take none; UnknownNode if there is none of this name.
+        """Ask a node to release its shards and to take none; UnknownNode if there is none of this name.
 
-        It follows within a heartbeat, for as long as it runs or until `resume_node`. Returns how many have the name.
+        It follows within a heartbeat, as long as it runs or until `resume_node`. Returns how many nodes have the name.
         """
         return await self._drain(node_id, draining=True)
 
@@ -313,7 +313,7 @@ class Client:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Found:
-        """List jobs by id, a page at a time; [start, end) is of the moment that they were accepted for."""
+        """List jobs by id, a page at a time; [start, end) is of the time for which they were accepted."""
         self._opened()
         self.abilities.require(Ability.SEARCH)
         if limit < 1:
@@ -343,7 +343,7 @@ class Client:
                 return
 
     async def wait(self, job_id: str, *, timeout: Delay | None = None, app: str | None = None) -> JobRecord:  # noqa: ASYNC109
-        """Wait until a job is done, failed, expired or cancelled; Unavailable when that takes longer than `timeout`."""
+        """Wait until a job is done, failed, expired or cancelled; Unavailable if that takes longer than `timeout`."""
         limit_ms = None
         if timeout is not None:
             limit_ms = self._clock.steady_ms() + self._when(None, timeout, 0)[0]
@@ -371,7 +371,7 @@ class Client:
 
 
 def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:
-    """The settings, with the URL above them."""
+    """The settings, overridden by the URL."""
     if not isinstance(settings, Settings):
         return load_settings(overrides={**(settings or {}), **({"store.url": url} if url else {})})
     if url is None:
@@ -386,4 +386,4 @@ def _status(status: Status | str | None) -> Status | None:
         return Status(status)
     except ValueError:
         known = ", ".join(Status)
-        raise InvalidRequest(f"unknown status {status!r}; known ones: {known}") from None
+        raise InvalidRequest(f"unknown status {status!r}; use one of {known}") from None

@@ -13,18 +13,18 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Two ways to read time: the wall's, which may step, and a steady one that goes on while the machine sleeps."""
+    """Two ways to read time: the wall clock, which may step, and a steady one that goes on while the machine sleeps."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch by the wall clock, rounded down."""
         ...
 
     def steady_ms(self) -> int:
-        """Milliseconds by a clock that never steps and counts time asleep; only differences mean something."""
+        """Milliseconds by a clock that never steps and counts sleep; only differences have a meaning."""
         ...
 
     def steady_us(self) -> int:
-        """The steady clock in microseconds: for what is too short for milliseconds."""
+        """The steady clock in microseconds: for times too short for milliseconds."""
         ...
 
     def call_later(self, ms: float, callback: Callable[[], object]) -> Timer:

@@ -22,12 +22,12 @@ from infinite_scheduler.policy.retry import RetryPolicy
 
 
 def ms_of(duration: timedelta) -> int:
-    """A length of time as the engine counts it."""
+    """A length of time in milliseconds, as the engine counts."""
     return duration // timedelta(milliseconds=1)
 
 
 def handler_of(name: str, settings: Settings, clock: Clock) -> Handler:
-    """What takes the jobs of an app, by the kind of its handler."""
+    """Create the handler of an app, by its kind."""
     try:
         return _handler(settings.apps[name], settings, clock)
     except ConfigError as error:
@@ -76,7 +76,7 @@ def _python_handler(app: PythonApp, settings: Settings, clock: Clock) -> Handler
 
 
 def retry_policy(app: str, retry: RetrySettings) -> RetryPolicy:
-    """When a failed delivery of an app is tried again."""
+    """When a failed delivery of an app is retried."""
     return RetryPolicy(
         delays=retry.delays,
         initial=retry.initial,
@@ -92,7 +92,7 @@ def retry_policy(app: str, retry: RetrySettings) -> RetryPolicy:
 
 
 def _exception(app: str, field: str, name: str) -> type[BaseException]:
-    """The exception class of this name: a builtin one, or "module:Class"."""
+    """The exception class with this name: a builtin one, or "module:Class"."""
     module, _, attribute = name.rpartition(":")
     try:
         found = getattr(importlib.import_module(module) if module else builtins, attribute)
@@ -100,14 +100,14 @@ def _exception(app: str, field: str, name: str) -> type[BaseException]:
         found = None
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise ConfigError(
-            f"apps.{app}.retry.{field}: {name!r} is no exception that can be found; "
+            f"apps.{app}.retry.{field}: exception {name!r} cannot be found; "
             'expected a builtin one such as "ValueError", or "module:Class"'
         )
     return found
 
 
 def misfire_policy(misfire: str | ExpireAfterSettings) -> Misfire:
-    """What happens to a job that comes too late."""
+    """What happens to a job that is late."""
     if isinstance(misfire, ExpireAfterSettings):
         return ExpireAfter(misfire.expire_after)
     return Skip() if misfire == "skip" else FireNow()

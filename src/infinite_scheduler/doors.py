@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class Doors:
-    """The topics that a node reads, several at once; each has a door of its own.
+    """The topics that a node reads, concurrently; each has a door of its own.
 
-    A door that finds no broker waits for one, and keeps nobody else waiting.
+    A door without a broker waits for one, and does not delay the others.
     """
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
         self._configs: list[KafkaIngestConfig] = []
         self.open: Sequence[TopicDoor] = ()
-        """The doors of the last start; they can be looked at after a stop too."""
+        """The doors of the last start; still available after a stop."""
 
     @property
     def configs(self) -> "Sequence[KafkaIngestConfig]":
-        """What is to be read."""
+        """The topics to be read."""
         return tuple(self._configs)
 
     def describe(self, table: IngestSettings) -> "KafkaIngestConfig":
-        """A topic as the settings have it, enabled or not."""
+        """A topic as configured in the settings, enabled or not."""
         from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
         values: dict[str, Any] = dict(table)
@@ -48,11 +48,11 @@ class Doors:
         return self._completed(KafkaIngestConfig(**values))
 
     def configure(self, table: IngestSettings) -> None:
-        """Read a topic as the settings describe it."""
+        """Read a topic as configured in the settings."""
         self.add(self.describe(table))
 
     def add(self, config: "KafkaIngestConfig | str | None" = None, topic: str | None = None) -> None:
-        """Read one more topic: a whole configuration, or brokers and a topic, or nothing but defaults."""
+        """Read one more topic: a whole configuration, or brokers and a topic, or nothing for the defaults."""
         from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
         if isinstance(config, KafkaIngestConfig):
@@ -64,14 +64,14 @@ class Doors:
             if topic is not None:
                 config = msgspec.structs.replace(config, topic=topic)
         else:
-            raise ConfigError(f"{config!r} is no KafkaIngestConfig, and names no bootstrap servers")
+            raise ConfigError(f"{config!r} is not a KafkaIngestConfig and does not name bootstrap servers")
         if not config.enabled:
             return
         config = self._completed(config)
         if any((config.group_id, config.topic) == (other.group_id, other.topic) for other in self._configs):
             raise ConfigError(
-                f"topic {config.topic!r} is read in the group {config.group_id!r} already: "
-                "a group reads a topic once on a node; give another topic or group_id"
+                f"topic {config.topic!r} is already read in the group {config.group_id!r}: "
+                "a group reads a topic once per node; use another topic or group_id"
             )
         self._configs.append(config)
 
@@ -92,7 +92,7 @@ class Doors:
         zone: ZoneInfo,
         strain: "Strain",
     ) -> None:
-        """Make the doors, all shut: what is wrong with their configuration shows here."""
+        """Create the doors, all closed: errors in their configuration are raised here."""
         self.open = ()
         if not self._configs:
             return
@@ -110,7 +110,7 @@ class Doors:
             door.start()
 
     async def stop(self, within_s: float) -> bool:
-        """Let nothing more in, all doors at once. False: one of them did not shut in good order."""
+        """Close all doors at once. False: one of them did not close in good order."""
         ends = await asyncio.gather(*(self._shut(door, within_s) for door in self.open))
         return all(ends)
 
@@ -118,12 +118,12 @@ class Doors:
         try:
             async with asyncio.timeout(within_s):
                 await door.stop()
-        except Exception as error:  # noqa: BLE001 - a door that is stuck must not keep the engine from settling
-            self._tell(TaskFailed(part="ingest", error=f"a door did not shut: {type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - a stuck door must not keep the engine from settling
+            self._tell(TaskFailed(part="ingest", error=f"a door did not close: {type(error).__name__}: {error}"))
             return False
         return True
 
-    # For those who watch
+    # For observers
 
     def lag(self) -> Mapping[str, int | None]:
         """How many messages wait in each partition that this node reads, by group, topic and partition.

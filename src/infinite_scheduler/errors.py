@@ -2,27 +2,27 @@
 
 SchedulerError
 ├── InvalidRequest            the caller must change something
-│   ├── InvalidTime             a moment or delay that cannot be read
+│   ├── InvalidTime             a time or a delay that cannot be read
 │   ├── InvalidPayload          not JSON, or too large
-│   ├── UnknownApp              the store knows no such app
-│   ├── KeyConflict             an idempotency key came back with another content
+│   ├── UnknownApp              the store has no app of this name
+│   ├── KeyConflict             an idempotency key was used before, with other content
 │   ├── HandlerError            a handler that cannot be found, imported or registered
 │   ├── ConfigError             a setting that is wrong or unknown
 │   ├── NotSupported            this kind of store cannot do it
-│   └── StoreMismatch           the store is of another schema or was made with other settings
+│   └── StoreMismatch           the store has another schema, or was created with other settings
 ├── UnknownJob                the store has no such job
 ├── UnknownNode               the store has no such node
 ├── UnknownLetter             the store has no such dead letter
-├── TooLate                   the job is handed over or settled already
-├── PlacesMoved               somebody else has read on in the same partition
+├── TooLate                   the job is already handed over or settled
+├── PlacesMoved               another consumer has read on in the same partition
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
-│   │   └── StoreBusy             others hold locks for too long; nothing was written
-│   ├── BrokerUnavailable       no Kafka broker answers, or it refuses to
-│   ├── HandlerTimeout          the handler ran past its time-out
+│   │   └── StoreBusy             locks were held for too long; nothing was written
+│   ├── BrokerUnavailable       no Kafka broker answers, or the broker refuses the request
+│   ├── HandlerTimeout          the handler exceeded its time-out
 │   └── WorkerDied              the handler ended its worker process
-├── SendError                 Kafka did not take a message                   (retryable, or not: it says)
-├── StoreBroken               the store cannot be used until somebody repairs it
+├── SendError                 Kafka did not take a message                   (retryable or not: see its attribute)
+├── StoreBroken               the store cannot be used until it is repaired
 └── ShardLost                 another node owns the shard now
 """
 
@@ -59,15 +59,15 @@ class InvalidRequest(SchedulerError):
 
 
 class InvalidTime(InvalidRequest):
-    """A moment or a delay cannot be read."""
+    """A time or a delay cannot be read."""
 
 
 class InvalidPayload(InvalidRequest):
-    """The data of a job is no JSON or is too large."""
+    """The data of a job is not JSON, or is too large."""
 
 
 class UnknownApp(InvalidRequest):
-    """The store knows no app of this name."""
+    """The store has no app of this name."""
 
     kind = ErrorKind.UNKNOWN_APP
 
@@ -79,7 +79,7 @@ class UnknownApp(InvalidRequest):
 
 
 class KeyConflict(InvalidRequest):
-    """An idempotency key was used before for a job with another content."""
+    """An idempotency key was used before, for a job with other content."""
 
     kind = ErrorKind.KEY_CONFLICT
 
@@ -88,8 +88,8 @@ class KeyConflict(InvalidRequest):
         self.key = key
         self.job_id = job_id
         super().__init__(
-            f"idempotency key {key!r} of app {app!r} belongs to job {job_id}, which has another time or data: "
-            "use a new key"
+            f"idempotency key {key!r} of app {app!r} already belongs to job {job_id}, which has another time or other "
+            "data: use a new key"
         )
 
 
@@ -114,7 +114,7 @@ class NotSupported(InvalidRequest):
 
 
 class StoreMismatch(InvalidRequest):
-    """The store has another schema, or was made with other settings."""
+    """The store has another schema, or was created with other settings."""
 
     kind = ErrorKind.MISCONFIGURED
 
@@ -148,19 +148,19 @@ class UnknownLetter(SchedulerError):
 
 
 class PlacesMoved(SchedulerError):
-    """The place in a partition is not where it was: another consumer of the group has read on, or it was reset."""
+    """The position in a partition has changed: another consumer of the group has read on, or it was reset."""
 
     kind = ErrorKind.TOO_LATE
 
 
 class TooLate(SchedulerError):
-    """The job is handed over or settled, so it cannot be changed any more."""
+    """The job is already handed over or settled, so it can no longer be changed."""
 
     kind = ErrorKind.TOO_LATE
 
 
 class Unavailable(SchedulerError):
-    """Nothing was decided; the same call may work a moment later."""
+    """Nothing was decided; the same call may succeed a moment later."""
 
     kind = ErrorKind.UNAVAILABLE
     retryable = True
@@ -171,15 +171,15 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreBusy(StoreUnavailable):
-    """Others have locked what the call needs, for longer than it waits. Nothing was written."""
+    """Another transaction held the locks that the call needs for longer than it waits. Nothing was written."""
 
 
 class BrokerUnavailable(Unavailable):
-    """No Kafka broker answers, or it refuses to."""
+    """No Kafka broker answers, or the broker refuses the request."""
 
 
 class HandlerTimeout(Unavailable):
-    """A handler ran past its time-out."""
+    """A handler exceeded its time-out."""
 
     kind = ErrorKind.FAILED
 
@@ -191,17 +191,17 @@ class WorkerDied(Unavailable):
 
 
 class SendError(SchedulerError):
-    """Kafka did not take a message. `retryable` says whether the same message may be taken later."""
+    """Kafka did not take a message. `retryable` says whether the same message may be accepted later."""
 
     def __init__(self, message: str, *, code: str, retryable: bool, too_large: bool = False) -> None:
         super().__init__(message)
-        self.code = code  # Kafka's own name of the error
+        self.code = code  # Kafka's name of the error
         self.retryable = retryable
         self.too_large = too_large
 
 
 class StoreBroken(SchedulerError):
-    """The store cannot be used until somebody repairs it: read-only, corrupt, no space."""
+    """The store cannot be used until it is repaired: it is read-only, corrupt or full."""
 
     kind = ErrorKind.BROKEN
 

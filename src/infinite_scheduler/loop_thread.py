@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for any thread, from `begin` to `end`; both may follow each other again.
+    """Runs coroutines for any thread, from `begin` to `end`; both can be repeated.
 
-    `idle` and `ended` are what callers are told who come too early or too late, or wait when it ends.
+    `idle` and `ended` are the messages for callers that come too early or too late, or that wait when it ends.
     """
 
     def __init__(self, name: str, *, idle: str, ended: str) -> None:
@@ -24,7 +24,7 @@ class LoopThread:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # what is given to the loop is there before the end, or refused
+        self._lock = threading.Lock()  # a call is given to the loop before the end, or refused
 
     @property
     def running(self) -> bool:
@@ -32,14 +32,14 @@ class LoopThread:
 
     def begin(self) -> None:
         """Start the thread."""
-        if self._loop is None:  # one for good: locks and events that are used again after an end belong to it
+        if self._loop is None:  # only one is ever made: locks and events that are used again after an end belong to it
             self._loop = asyncio.new_event_loop()
             weakref.finalize(self, _close, self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Cancel what is under way, and end the thread."""
+        """Cancel what is in progress, and end the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is None or self._loop is None:
@@ -52,12 +52,12 @@ class LoopThread:
         """Refuse a call in the loop's own thread: it would wait for itself."""
         if threading.current_thread() is self._thread:
             raise InvalidRequest(
-                "called in the event loop, which would wait for itself: make the handler a plain function, "
+                "this call would block the event loop that it waits for: make the handler a plain function, "
                 "or await a Scheduler or a Client there"
             )
 
     def submit(self, call: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Begin what a coroutine does; the future tells how it ends."""
+        """Begin to run a coroutine; the future holds its result."""
         try:
             with self._lock:
                 if self._thread is None or self._loop is None:
@@ -68,7 +68,7 @@ class LoopThread:
             raise
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for what a coroutine returns, or raise what it raises."""
+        """Run a coroutine and return its result, or raise its error."""
         try:
             self.refuse_inside()
         except BaseException:
@@ -87,7 +87,7 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_others() -> None:
-    """Let nobody wait for ever in an event loop that is about to stop."""
+    """Cancel all tasks, so that none waits forever in an event loop that is about to stop."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The words of the scheduler as frozen values: no I/O, no clock."""
+"""The domain of the scheduler as frozen values: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from infinite_scheduler.errors import InvalidRequest
 
 MAX_DUE_MS: Final = 253_402_300_799_999
-"""The last moment of the year 9999: datetimes know no later one, though an id could carry it."""
+"""The last moment of the year 9999: `datetime` has no later one, though an id could carry it."""
 
 APP_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -31,11 +31,11 @@ class Priority(enum.IntEnum):
 
 
 _PRIORITIES: Final = tuple(Priority)
-"""By number: a job is asked for its priority several times on its way."""
+"""By number: the priority of a job is read several times on its way."""
 
 
 class Status(enum.StrEnum):
-    """Where a job stands: the words in the database, on the command line and in JSON."""
+    """The state of a job: the same words in the database, on the command line and in JSON."""
 
     PENDING = "pending"
     DONE = "done"
@@ -59,18 +59,18 @@ class Shard(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The fencing token of a shard: which process owns it, and in which reign."""
+    """The fencing token of a shard: which process owns it, and its epoch."""
 
     nonce: str
     epoch: int
 
 
 class JobId(bytes):
-    """A UUID of version 8 that sorts by the moment a job is kept under.
+    """A UUID of version 8 that sorts by the moment under which a job is stored.
 
     48 bits of due time in ms, the version, 12 bits (shard 8, priority 2, later 1, reserved 1), the variant and 62
     random bits.
-    The same layout serves as a *position*: the place where a scan meets a job that was moved to another moment.
+    The same layout serves as a *position*: where a scan finds a job that was moved to another moment.
     """
 
     __slots__ = ()
@@ -79,20 +79,20 @@ class JobId(bytes):
     def make(
         cls, due_ms: int, shard: int, priority: int, *, later: bool = False, entropy: bytes | None = None
     ) -> JobId:
-        """A new id; `entropy` are the 8 bytes whose last 62 bits make it unique."""
+        """A new id; `entropy` is 8 bytes, of which the last 62 bits make it unique."""
         return cls(new_key(due_ms, shard, priority, later, entropy or os.urandom(8)))
 
     @classmethod
     def parse(cls, text: str) -> JobId:
-        """The id that is printed as `text`."""
+        """Read the printed form of an id."""
         value = uuid.UUID(text) if isinstance(text, str) and _ID.fullmatch(text) else None  # type: ignore[redundant-expr]
         if value is None or value.version != 8 or value.variant != uuid.RFC_4122:
-            raise InvalidRequest(f"{text!r} is no job id; one looks like 019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
+            raise InvalidRequest(f"{text!r} is not a job id; one looks like 019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
         return cls(value.bytes)
 
     @property
     def due_ms(self) -> int:
-        """The moment under which the row is kept; a retry or reschedule does not change it."""
+        """The moment under which the row is stored; a retry or reschedule does not change it."""
         return int.from_bytes(self[:6], "big")
 
     @property
@@ -105,7 +105,7 @@ class JobId(bytes):
 
     @property
     def later(self) -> bool:
-        """Is the row in the table for jobs far ahead?"""
+        """Is the row in the table for jobs far in the future?"""
         return bool(self[7] & 2)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class JobId(bytes):
 
 
 def new_key(due_ms: int, shard: int, priority: int, later: bool, entropy: bytes) -> bytes:
-    """The bytes of a new id, as `JobId.make` says."""
+    """The bytes of a new id; see `JobId.make`."""
     flags = 0x8000 | (shard << 4) | (priority << 2) | (later << 1)
     random = bytes((0x80 | (entropy[0] & 0x3F),)) + entropy[1:8]
     return due_ms.to_bytes(6, "big") + flags.to_bytes(2, "big") + random
@@ -130,7 +130,7 @@ def priority_of(key: bytes) -> int:
 
 
 def position(key: bytes, due_ms: int) -> bytes:
-    """Where a scan meets the job `key` when it is due at `due_ms`."""
+    """Where a scan finds the job `key` when it is due at `due_ms`."""
     return due_ms.to_bytes(6, "big") + key[6:]
 
 
@@ -167,17 +167,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def id(self) -> str:
-        """The id, the same as printed everywhere."""
+        """The id, as it is printed everywhere."""
         return key_text(self.key)
 
     @property
     def due_at(self) -> datetime:
-        """The current due moment: changed by retry and reschedule, now for a past one."""
+        """When the job is due now: a retry or reschedule changes it; for a past time, when it was accepted."""
         return moment(self.due_ms)
 
     @property
     def scheduled_time(self) -> datetime:
-        """The moment as it was asked for; only a reschedule changes it."""
+        """The time that was asked for; only a reschedule changes it."""
         return moment(self.scheduled_ms)
 
     @property
@@ -196,12 +196,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def position(self) -> bytes:
-        """Where a scan meets this job."""
+        """Where a scan finds this job."""
         return position(self.key, self.due_ms)
 
     @property
     def size(self) -> int:
-        """What this job costs in memory, in bytes: its fixed parts as measured, and what it carries."""
+        """What this job costs in memory, in bytes: its fixed parts as measured, plus the text and data it carries."""
         size = JOB_BYTES + len(self.payload)
         if self.request_id:
             size += _text_size(self.request_id)
@@ -215,7 +215,7 @@ def _text_size(text: str) -> int:
 
 
 TEXT_BYTES: Final = 80
-"""A text without its characters."""
+"""The size of an empty text."""
 
 JOB_BYTES: Final = 700
 """A job on the wheel without its payload: struct, key, two index entries, its small strings (measured, rounded up)."""
@@ -229,7 +229,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: bytes
     priority: Priority = Priority.NORMAL
     idempotency_key: str | None = None
-    digest: bytes = b""  # of what must be the same when the idempotency key comes again
+    digest: bytes = b""  # of what must be equal when the idempotency key is used again
     request_id: str | None = None
     job_name: str | None = None
     group: str | None = None
@@ -237,12 +237,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """What a door answers: the job is durable."""
+    """The answer of a door: the job is durable."""
 
     key: bytes
     due_ms: int
-    repeated: bool = False  # the idempotency key was known: this is the first job's id
-    differs: bool = False  # and the first job has another content
+    repeated: bool = False  # the idempotency key was used before: this is the id of the first job
+    differs: bool = False  # and the first job has other content
 
     @property
     def id(self) -> str:
@@ -250,7 +250,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One delivery that failed, or that runs for long enough to be shown."""
+    """One delivery that failed, or that has run long enough to be shown."""
 
     attempt: int
     started_ms: int
@@ -260,7 +260,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job as the store knows it: for people and doors, not for handlers."""
+    """A job as the store has it: for people and doors, not for handlers."""
 
     job: Job
     status: Status
@@ -306,7 +306,7 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancelled(msgspec.Struct, frozen=True, gc=False):
-    """Somebody took it back before its moment."""
+    """It was cancelled before its moment."""
 
 
 Outcome = Done | Retry | Failed | Expired | Cancelled
@@ -314,7 +314,7 @@ Outcome = Done | Retry | Failed | Expired | Cancelled
 
 
 class Change(enum.StrEnum):
-    """What somebody may ask for a job that waits."""
+    """What can be asked for a waiting job."""
 
     CANCEL = "cancel"
     RESCHEDULE = "reschedule"
@@ -323,9 +323,9 @@ class Change(enum.StrEnum):
 
 
 def check_app_name(name: object) -> str:
-    """The name, if it can be an app's: it becomes part of table names."""
+    """Return the name if it is allowed for an app: it becomes part of table names."""
     if not isinstance(name, str) or not APP_NAME.fullmatch(name):
         raise InvalidRequest(
-            f"app name {name!r} is not allowed: use a small letter, then up to 31 small letters, digits or underscores"
+            f"app name {name!r} is not allowed: use a lower-case letter, then up to 31 lower-case letters, digits or _"
         )
     return name

@@ -26,7 +26,7 @@ _PARTS: Final = {"host": "mysql_host", "port": "mysql_port", "database": "mysql_
 
 
 class KafkaIngestConsumer:
-    """What can be seen of the door of one topic, at any time and from any thread."""
+    """The state of the door of one topic, available at any time and from any thread."""
 
     def __init__(self, scheduler: Scheduler, place: int) -> None:
         self._scheduler = scheduler
@@ -45,7 +45,7 @@ class KafkaIngestConsumer:
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """How many messages came in and what became of them, since the last start."""
+        """How many messages came in and what happened to them, since the last start."""
         doors = self._scheduler.doors
         return doors[self._place].metrics if doors else dict.fromkeys(METRICS, 0)
 
@@ -54,7 +54,7 @@ class MultiAppScheduler:
     """Runs a node with several apps in a thread of its own; every call waits for its result.
 
     The store is a MySQL or MariaDB server (`mysql_…`), the one at `store_url`, or that of the settings. Register apps
-    and name topics, then `start_all()` and `stop_all()`, or use it as `with`. It may be shared between threads.
+    and topics, then call `start_all()` and `stop_all()`, or use it as `with`. It may be shared between threads.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class MultiAppScheduler:
         self._scheduler = Scheduler(_url(server, store_url), settings=settings)
         self._life = threading.Lock()  # one start or stop at a time
         self._thread = LoopThread(
-            "infinite-scheduler", idle="it does not run: call start_all() first", ended="it was stopped meanwhile"
+            "infinite-scheduler",
+            idle="not running: call start_all() first",
+            ended="the scheduler was stopped meanwhile",
         )
         self._clean = True
         if kafka_ingest is not None:
@@ -96,14 +98,14 @@ class MultiAppScheduler:
         *,
         bootstrap_servers: str | None = None,
     ) -> Self:
-        """Take jobs in from a topic: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults."""
+        """Accept jobs from a topic: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults."""
         self._thread.refuse_inside()
         with self._life:
             self._scheduler.with_kafka_ingest(config, topic, bootstrap_servers=bootstrap_servers)
         return self
 
     def register_app(self, name: str, handler: object, **policies: Any) -> None:
-        """Register what takes the jobs of an app: a Handler, a function, or an object with `handle` or `execute`.
+        """Register the handler of an app: a Handler, a function, or an object with `handle` or `execute`.
 
         An object may have `required_fields`, and `validate(job_data)`, which refuses data by returning False or raising
         a ValueError. `policies` are those of `Scheduler.app`: retry, misfire, concurrency, timeout, …
@@ -124,11 +126,13 @@ class MultiAppScheduler:
     # Life
 
     def start_all(self) -> None:
-        """Start the node and all that it reads; returns when it runs. A broker that is away is waited for meanwhile."""
+        """Start the node and its topics; returns when it runs. It does not wait for brokers that do not answer."""
         self._thread.refuse_inside()
         with self._life:
             if self._thread.running:
-                raise InvalidRequest("it runs already: start it once, or make another MultiAppScheduler")
+                raise InvalidRequest(
+                    "the scheduler is already running: start it once, or create another MultiAppScheduler"
+                )
             self._thread.begin()
             try:
                 self._thread.run(self._scheduler.start())
@@ -137,9 +141,9 @@ class MultiAppScheduler:
                 raise
 
     def stop_all(self) -> bool:
-        """Stop in good order: let nothing more in, let what is in flight finish. False: some of it had to be left.
+        """Stop in good order: accept nothing more, let calls in flight finish. False: some of them had to be abandoned.
 
-        Without a start it does nothing; a second call answers as the first.
+        Without a start it does nothing; a second call returns the same result.
         """
         self._thread.refuse_inside()
         with self._life:
@@ -151,7 +155,7 @@ class MultiAppScheduler:
             return self._clean
 
     def run(self) -> bool:
-        """Start, run until SIGTERM or SIGINT, stop in good order: for the main thread. False: something was left."""
+        """Start, run until SIGTERM or SIGINT, stop in good order, in the main thread. False: calls were abandoned."""
         stop = threading.Event()
         former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -191,9 +195,9 @@ class MultiAppScheduler:
         group: str | None = None,
         tags: Sequence[str] = (),
     ) -> Accepted:
-        """Hand `job_data` to the app's handler at a moment, or after a timedelta. When this returns, it is durable.
+        """Hand `job_data` to the app's handler at a time, or after a timedelta. When this returns, the job is durable.
 
-        The app's own checks of data count here too.
+        The app's own checks of data apply here too.
         """
         handler = self._scheduler.apps.get(app)
         if handler is not None and handler.checks:
@@ -221,7 +225,7 @@ class MultiAppScheduler:
 
     @property
     def kafka_ingest_consumers(self) -> Sequence[KafkaIngestConsumer]:
-        """The doors of all topics, in the order in which they were named."""
+        """The doors of all topics, in the order in which they were registered."""
         return [KafkaIngestConsumer(self._scheduler, place) for place in range(len(self._scheduler.ingests))]
 
 
@@ -229,7 +233,7 @@ MultiAppSchedulerManager = MultiAppScheduler
 
 
 def _url(server: Mapping[str, Any], store_url: str | None) -> str | None:
-    """The address that the `mysql_…` keywords make, or the URL."""
+    """The address made from the `mysql_…` keywords, or the URL."""
     if all(value is None for value in server.values()):
         return store_url
     if store_url is not None:
@@ -244,9 +248,9 @@ def _url(server: Mapping[str, Any], store_url: str | None) -> str | None:
 
 
 def _parts_of(name: str, handler: object) -> tuple[Callable[[Any], Any], dict[str, Any]]:
-    """The function that takes the jobs, and what the handler demands of their data."""
+    """The function that takes the jobs, and what the handler requires of their data."""
     if isinstance(handler, type):
-        raise HandlerError(f"app {name!r}: {handler.__name__} is a class: pass an object of it, {handler.__name__}()")
+        raise HandlerError(f"app {name!r}: {handler.__name__} is a class: pass an instance, {handler.__name__}()")
     method = next((found for word in _METHODS if callable(found := getattr(handler, word, None))), None)
     function = method or handler
     if not callable(function):

@@ -50,7 +50,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduler(Client):
-    """Runs a node, and can be asked like a client.
+    """Runs a node, and offers the calls of a client.
 
     Register handlers with `@scheduler.app("name")`, then `await scheduler.run()`, or use it as `async with`.
     """
@@ -69,7 +69,7 @@ class Scheduler(Client):
         self._tell = several([self.counters, LogWriter(), *observers])
         self._apps: dict[str, Registration] = {}
         self._engine: Engine | None = None
-        self._life = asyncio.Lock()  # a stop waits for the start that is under way, so it finds all that was made
+        self._life = asyncio.Lock()  # a stop waits for a start in progress, so that it finds all that was created
         self._clean = True
         self._doors = Doors(self.settings.kafka)
         for name, app in self.settings.apps.items():
@@ -142,17 +142,17 @@ class Scheduler(Client):
         concurrency: int = 20,
         shards: int | None = None,
     ) -> None:
-        """Register any handler for an app; an app has one."""
+        """Register any handler for an app; an app has one handler."""
         check_app_name(name)
         if name in self._apps:
             where = f" from {self.settings.source}" if name in self.settings.apps else ""
-            raise HandlerError(f"app {name!r} has a handler already{where}; an app has exactly one")
+            raise HandlerError(f"app {name!r} already has a handler{where}; an app has exactly one")
         if not isinstance(retry, RetryPolicy | None):
             raise HandlerError(f"app {name!r}: retry is {retry!r}; expected a RetryPolicy(…)")
         if not isinstance(misfire, Misfire | None):
             raise HandlerError(f"app {name!r}: misfire is {misfire!r}; expected FireNow(), Skip() or ExpireAfter(…)")
         if self._engine is not None:
-            raise HandlerError(f"the node runs already: register app {name!r} before it starts")
+            raise HandlerError(f"the node is already running: register app {name!r} before it starts")
         handler.locate(ZoneInfo(self.settings.time.zone))
         plan = AppPlan(
             name=name,
@@ -166,7 +166,7 @@ class Scheduler(Client):
 
     @property
     def apps(self) -> Mapping[str, Handler]:
-        """What takes the jobs of each app that this node has a handler for."""
+        """The handlers of this node, by app."""
         return {name: registration.plan.handler for name, registration in self._apps.items()}
 
     # Doors
@@ -178,12 +178,12 @@ class Scheduler(Client):
         *,
         bootstrap_servers: str | None = None,
     ) -> Self:
-        """Take jobs in from a topic too: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults.
+        """Accept jobs from a topic too: `(config)`, `(bootstrap_servers, topic)`, or nothing for the defaults.
 
-        Before the start, and once for each topic. What the settings say in `kafka` counts here too.
+        Call it before the start, once per topic. The settings in `kafka` apply here too.
         """
         if self._engine is not None:
-            raise InvalidRequest("the node runs already: name the topics that it reads before it starts")
+            raise InvalidRequest("the node is already running: name the topics that it reads before it starts")
         if config is not None and bootstrap_servers is not None:
             raise ConfigError("give either a KafkaIngestConfig or bootstrap servers and a topic, not both")
         self._doors.add(bootstrap_servers if config is None else config, topic)
@@ -205,7 +205,7 @@ class Scheduler(Client):
         """Open the store, register the apps and begin to hand over."""
         async with self._life:
             if self._engine is not None:
-                raise InvalidRequest("this node runs already: start it once, or make another Scheduler")
+                raise InvalidRequest("this node is already running: start it once, or create another Scheduler")
             self._clean = True
             await self._start()
 
@@ -219,7 +219,7 @@ class Scheduler(Client):
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}
             for name in sorted(self._apps, key=lambda name: name not in known):
-                info = await self._store.register(name, self._apps[name].shards)  # what may be refused comes first
+                info = await self._store.register(name, self._apps[name].shards)  # first, since it may be refused
                 for setting, kept in info.kept.items():
                     configured = str(getattr(self.settings.store, setting))
                     self._tell(SettingKept(app=name, setting=setting, kept=kept, configured=configured))
@@ -243,7 +243,7 @@ class Scheduler(Client):
             if self._engine is not None:
                 self._engine = None
                 for registration in self._apps.values():
-                    await registration.plan.handler.stop()  # some had begun, and would leave threads or processes
+                    await registration.plan.handler.stop()  # some had started, and would leave threads or processes
             await self.close()
             raise
         try:
@@ -267,10 +267,10 @@ class Scheduler(Client):
         self.counters.gauge("ingest_ready", self._doors.ready)
 
     async def stop(self) -> bool:
-        """Take nothing more in from topics, hand nothing more over, let what is in flight finish, settle, release.
+        """Stop reading topics and handing over jobs, let calls in flight finish, settle, release.
 
-        False: some of it had to be left. At any time and as often as wanted: a start that is under way is waited for,
-        and a second stop answers as the first.
+        False: some of it had to be abandoned. It can be called at any time and repeatedly: it waits for a start in
+        progress, and a second stop returns the same result.
         """
         async with self._life:
             await self._stop()
@@ -285,7 +285,7 @@ class Scheduler(Client):
         await self.close()
 
     async def run(self) -> bool:
-        """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be left."""
+        """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be abandoned."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -320,7 +320,7 @@ class Scheduler(Client):
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """The engine's paces and bounds, from the settings."""
+    """The engine's intervals and limits, from the settings."""
     return EngineSettings(
         lookahead_ms=ms_of(settings.window.lookahead),
         fetch_interval_ms=ms_of(settings.window.fetch_interval),

@@ -19,7 +19,7 @@ _SECRET_NAMES: Final = (
     "kinit.cmd",
     "private.key",
 )
-"""A setting or property with one of these in its name is shown to nobody."""
+"""A setting or property with one of these in its name is never shown."""
 
 _ONLY_SOUNDS_SECRET: Final = ("sasl.oauthbearer.token.endpoint.url",)
 
@@ -35,23 +35,23 @@ _IN_TEXT: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-"""A URL, or a secret with its name before it. Where nobody can say how long that is, it ends with the word.
+"""A URL, or a secret after its name. If its length cannot be known, it ends with the word.
 
-"using password: YES" is what MariaDB says of a refused login: there it is not a password.
+"using password: YES" is MariaDB's message for a refused login: there it is not a password.
 """
 
 
 def is_secret(name: str) -> bool:
-    """Must the value of a setting or property with this name be shown to nobody?"""
+    """Must the value of a setting or property with this name never be shown?"""
     name = name.lower()
     return name not in _ONLY_SOUNDS_SECRET and any(word in name for word in _SECRET_NAMES)
 
 
 class Pieces(NamedTuple):
-    """A URL, cut at the characters that have a meaning."""
+    """A URL, split at its delimiters."""
 
     lead: str
-    """As far as the two slashes."""
+    """Up to the two slashes."""
     login: str | None
     server: str
     path: str
@@ -59,7 +59,7 @@ class Pieces(NamedTuple):
 
 
 def cut(url: str) -> Pieces | None:
-    """Cut a URL; None if a character stands where it cannot, so that nobody can say where a password ends."""
+    """Split a URL; None if a delimiter is where it cannot be, so that the end of a password is unknown."""
     lead = _LEAD.match(url)
     if lead is None:
         return None
@@ -83,7 +83,7 @@ def _none(name: str) -> bool:
 
 
 def masked(url: str, shown: Shown = _none) -> str:
-    """The URL without its secrets, for people to see; other text stays as it is, unless it looks like one.
+    """The URL without its secrets, for people to see; other text is unchanged, unless it looks like a secret.
 
     Of its options only those are seen that may be `shown`.
     """
@@ -100,7 +100,7 @@ def masked(url: str, shown: Shown = _none) -> str:
 
 
 def without_secrets(text: str, mask_url: Callable[[str], str] = masked) -> str:
-    """A text, such as the message of a driver, without the secrets in its URLs and what it calls a password."""
+    """A text, such as a driver's message, without the secrets in its URLs and after the word password."""
     return _IN_TEXT.sub(lambda found: mask_url(found[0]) if found["url"] else found["name"] + HIDDEN, text)
 
 
@@ -119,7 +119,7 @@ def _option(pair: str, shown: Shown) -> str:
 
 
 def _torn(text: str) -> str:
-    """Hide all that may belong to a password: from the first colon behind the slashes to the last "@"."""
+    """Hide all that may belong to a password: from the first colon after the slashes to the last "@"."""
     lead = _LEAD.match(text)
     start = lead.end() if lead else text.find("//") + 2 if "//" in text else 0
     head, colon, tail = text[start:].partition(":")

@@ -1,4 +1,4 @@
-"""For services that send SMS: ask for the retry of one that failed, through a topic."""
+"""For services that send SMS: request the retry of a failed one, through a topic."""
 
 import atexit
 import threading
@@ -21,7 +21,7 @@ from infinite_scheduler.model import check_app_name, moment
 from infinite_scheduler.policy.calendar import parse_moment
 
 RETRY_DELAYS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
-"""How long to wait before the first, second, … retry; all further ones wait like the last."""
+"""How long to wait before the first, second, … retry; all further ones wait as long as the last."""
 
 _SECOND_MS: Final = 1000
 
@@ -32,19 +32,19 @@ def retry_delay(attempt: int) -> timedelta:
 
 
 def retry_time_after(attempt: int, now: datetime | None = None) -> datetime:
-    """The moment of this attempt, counted from `now`, or from the clock's: then it is aware, in UTC."""
+    """The time of this attempt, counted from `now`; without `now`, from the current time, aware and in UTC."""
     return (moment(SystemClock().wall_ms()) if now is None else now) + retry_delay(attempt)
 
 
 class SmsRetryProducer:
-    """Asks the scheduler to bring an SMS back at a later moment. Make one and keep it: all threads may share it.
+    """Asks the scheduler to return an SMS at a later time. Create one and keep it: all threads may share it.
 
-    When `schedule_retry` returns, all replicas in sync have the message. If no broker takes it within `timeout_s`, or
-    the topic refuses it, it raises SendError: nothing is lost in silence.
+    When `schedule_retry` returns, all in-sync replicas have the message. If no broker takes it within `timeout_s`, or
+    the topic refuses it, it raises SendError: nothing is lost silently.
 
-    A datetime with a zone is converted to `zone`, one without is taken as one in it: use the zone that the scheduler
-    reads the topic's times in, which is UTC unless its `time.zone` or the topic's `zone` is another. The messages carry
-    whole seconds; a fraction of one is rounded up, so that no retry is early.
+    A datetime with a zone is converted to `zone`, one without is read in it: use the zone in which the scheduler reads
+    the topic's times, which is UTC unless its `time.zone` or the topic's `zone` is another. The messages carry whole
+    seconds; a fraction is rounded up, so that no retry is early.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class SmsRetryProducer:
         self._producer = Producer(
             read_options(bootstrap_servers, properties), message_timeout_ms=max(1, int(timeout_s * 1000))
         )
-        closed = "the producer is closed: make another"
+        closed = "the producer is closed: create another"
         self._thread = LoopThread("sms-retry-producer", idle=closed, ended=closed)
         self._lock = threading.Lock()
-        self._unwatched: set[Future[None]] = set()  # with wait=False, and under way
+        self._unwatched: set[Future[None]] = set()  # with wait=False, in progress
         self._lost = 0  # of those, never delivered
         self._lost_by: BaseException | None = None  # why the first of them was not
         self._thread.begin()
@@ -91,10 +91,10 @@ class SmsRetryProducer:
         priority: str | None = None,
         wait: bool = True,
     ) -> "Future[None]":
-        """Ask for a retry of this SMS at `retry_time`.
+        """Request a retry of this SMS at `retry_time`.
 
-        Returns when the message is durable, or raises SendError. With `wait=False` it returns at once: the future tells
-        how it ended, and `close` raises if a message was lost.
+        Returns when the message is durable, or raises SendError. With `wait=False` it returns at once: the future holds
+        the result, and `close` raises if a message was lost.
         """
         request = self._request(campaign_task_id, created_on, retry_time, retry_attempt, failure_reason)
         request.idempotency_key, request.priority = idempotency_key, priority
@@ -110,9 +110,9 @@ class SmsRetryProducer:
         return future
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait for what is under way, but not longer than this; then give it up.
+        """Wait for messages in progress, but not longer than this; then give them up.
 
-        Raises SendError if a message that nobody waited for was not delivered.
+        Raises SendError if a message sent with `wait=False` was not delivered.
         """
         if not self._thread.running:
             return
@@ -128,7 +128,7 @@ class SmsRetryProducer:
         lost, error = self._lost, self._lost_by
         if lost:
             raise SendError(
-                f"not delivered to topic {self._topic!r}: {lost} of the messages; one of them: {error}",
+                f"not delivered to topic {self._topic!r}: {lost} messages; the error of one of them: {error}",
                 code=getattr(error, "code", "_FAIL"),
                 retryable=getattr(error, "retryable", True),
             )
@@ -140,7 +140,7 @@ class SmsRetryProducer:
         try:
             self.close()
         except SendError:
-            if kind is None:  # else the error that ends the block is the one to see
+            if kind is None:  # else the error that ends the block matters more
                 raise
 
     async def _deliver(self, record: Record) -> None:
@@ -157,7 +157,7 @@ class SmsRetryProducer:
         self._count(_error(future))
 
     def _count(self, error: BaseException | None) -> None:
-        """Remember a message that was lost, and not all that it carried."""
+        """Count a lost message, without keeping its content."""
         if error is not None:
             with self._lock:
                 self._lost, self._lost_by = self._lost + 1, self._lost_by or error
@@ -182,7 +182,7 @@ class SmsRetryProducer:
         return ScheduleJobRequest(self._app_name, self._moment(retry_time, due), data)
 
     def _text(self, name: str, value: datetime | str) -> str:
-        """A time as `yyyy-MM-dd HH:mm:ss` in the zone; a text as it stands, if it can be read."""
+        """A time as `yyyy-MM-dd HH:mm:ss` in the zone; a text unchanged, if it can be read."""
         try:
             ms = parse_moment(value, now_ms=None, zone=self._zone)
         except InvalidTime as error:
@@ -193,7 +193,7 @@ class SmsRetryProducer:
         return datetime.fromtimestamp(second, self._zone).strftime("%Y-%m-%d %H:%M:%S")
 
     def _moment(self, value: datetime | str, text: str) -> str:
-        """The same text for the envelope; in UTC where the clocks are set back, and it would mean another moment."""
+        """The time for the envelope; in UTC when clocks are set back, since the text would mean another moment."""
         if isinstance(value, str):
             return value
         second = -(-parse_moment(value, now_ms=None, zone=self._zone) // _SECOND_MS)
@@ -211,6 +211,6 @@ def _error(future: "Future[None]") -> BaseException | None:
 
 def _whole(name: str, value: object, *, least: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        expected = "a whole number" if least is None else f"a whole number from {least}"
+        expected = "a whole number" if least is None else f"a whole number of at least {least}"
         raise InvalidRequest(f"{name} is {value!r}; expected {expected}")
     return value

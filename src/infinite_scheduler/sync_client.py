@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """The client for programs without an event loop: the same calls, each waits for its result.
+    """The client for programs without an event loop: the calls of `Client`, each of which waits for its result.
 
     Use it as `with SyncClient("sqlite:///scheduler.db") as client`. It may be shared between threads.
     """
@@ -28,7 +28,7 @@ class SyncClient:
         self._client = Client(url, settings=settings)
         self._thread = LoopThread(
             "infinite-scheduler-client",
-            idle="not open: use `with SyncClient(...) as client`",
+            idle="the client is not open: use `with SyncClient(...) as client`",
             ended="the client was closed while it waited",
         )
 

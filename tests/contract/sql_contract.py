@@ -52,7 +52,7 @@ class SqlStoreContract(StoreContract):
         await bench.add(*[1000] * 25, *range(2000, 2030))
         owner = await bench.owner()
         pages = await owner.pages(limit=10)
-        assert all(len(page) <= 20 for page in pages), "ten rows and ten entries at most"
+        assert all(len(page) <= 20 for page in pages), "at most ten rows and ten entries"
         assert len(pages) >= 6
 
     @pytest.mark.parametrize("ahead", [(), (1, 3, 5)], ids=["days", "days and far ahead"])

@@ -20,7 +20,7 @@ topic = "jobs"
 handler = "kafka"
 topic = "out"
 """
-WORDS = "no node has made the store yet: {}; check --store and --config. A node makes it when it starts"
+WORDS = "the store does not exist yet: {}; check --store and --config. A node creates it when it starts"
 
 JOB = "01890a5d-ac96-8b3b-8001-0123456789ab"
 

@@ -335,9 +335,9 @@ def test_a_node_is_drained_and_resumed(shell: Shell) -> None:
         assert {app["app"]: app["nodes"] for app in shell.run("apps", "list").lines} == {"others": [], "reminders": []}
         job = shell.schedule("2", "100ms")
         why = shell.run("explain", job).answer
-        assert "node node-1 was drained; let it go on: infinite-scheduler nodes resume node-1" in why["notes"]
+        assert "node node-1 was drained; resume it: infinite-scheduler nodes resume node-1" in why["notes"]
         told = shell.plain("nodes", "drain", "node-1", "--wait", "--config", "scheduler.toml")
-        assert told.out.splitlines()[-1] == "node-1 owns nothing any more"
+        assert told.out.splitlines()[-1] == "node-1 owns no shards any more"
         assert shell.run("nodes", "resume", "node-1").answer["drain_asked"] is False
         shell.until(job, status="done")
         assert shell.plain("nodes", "--config", "scheduler.toml").out.split()[:4] == ["node", "nonce", "state", "apps"]
@@ -453,15 +453,15 @@ def test_an_unknown_app_is_refused_with_the_known_ones(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--at", "whenever"), "'whenever' is no moment"),
-        (("--at", "2030-02-31T09:00:00Z"), "there is no moment"),
+        (("--at", "whenever"), "'whenever' is not a time"),
+        (("--at", "2030-02-31T09:00:00Z"), "is not a valid time"),
         (("--at", "99999999999999999"), "out of range"),
-        (("--in", "soon"), "no delay"),
+        (("--in", "soon"), "not a delay"),
         (("--in", "-5s"), "negative"),
-        (("--in", "5m", "--data", "hello"), "no JSON"),
-        (("--in", "5m", "--data", '{"a": 1'), "no JSON"),
-        (("--in", "5m", "--data", '1, "at": "now"'), "no JSON"),
-        (("--in", "5m", "--data", "NaN"), "no JSON"),
+        (("--in", "5m", "--data", "hello"), "not valid JSON"),
+        (("--in", "5m", "--data", '{"a": 1'), "not valid JSON"),
+        (("--in", "5m", "--data", '1, "at": "now"'), "not valid JSON"),
+        (("--in", "5m", "--data", "NaN"), "not valid JSON"),
         (("--in", "5m", "--data", '"\udcff"'), "UTF-8"),
         (("--in", "5m", "--data", "[" * 200 + "]" * 200), "deep"),
         (("--in", "5m", "--priority", "urgent"), "priority 'urgent' is unknown"),
@@ -497,7 +497,7 @@ def test_an_app_name_that_is_no_identifier_is_refused(shell: Shell, name: str) -
         ("[apps.a]\nfunction = 'handlers:remimd'\n", "did you mean 'remind'?"),
         ("[apps.a]\nfunction = 'broken:remind'\n", "cannot be imported"),
         ("[apps.a]\nfunction = 'handlers:remind'\nconcurency = 3\n", "did you mean apps.a.concurrency?"),
-        ("[store]\nurl = 'sqlite:///x.db'\n", "names no apps"),
+        ("[store]\nurl = 'sqlite:///x.db'\n", "has no apps"),
         ("[store]\nurl = 'oracle://x'\n[apps.a]\nfunction = 'handlers:remind'\n", "oracle"),
         ("[store", "line 1"),
     ],
@@ -516,23 +516,23 @@ def test_a_configuration_that_does_not_exist_is_refused(shell: Shell) -> None:
 def test_a_node_without_any_configuration_says_what_it_needs(shell: Shell) -> None:
     told = shell.process("serve")
     assert (told.code, told.out) == (2, "")
-    assert told.err.startswith("error: without --config FILE the configuration names no apps")
+    assert told.err.startswith("error: without --config FILE the configuration has no apps")
 
 
 @pytest.mark.parametrize("command", ["show", "cancel", "run-now", "retry"])
 def test_an_unknown_job_ends_with_3_and_what_is_no_id_with_2(shell: Shell, command: str) -> None:
     shell.schedule()
     assert NO_JOB in bad(shell, "jobs", command, NO_JOB, code=3)
-    assert "is no job id" in bad(shell, "jobs", command, "nonsense")
+    assert "is not a job id" in bad(shell, "jobs", command, "nonsense")
 
 
 def test_a_change_that_makes_no_sense_is_refused(shell: Shell) -> None:
     job = shell.schedule()
     assert "nothing to retry" in bad(shell, "jobs", "retry", job)
     assert "either --at MOMENT or --in DELAY" in bad(shell, "jobs", "reschedule", job)
-    assert "no moment" in bad(shell, "jobs", "reschedule", job, "--at", "whenever")
+    assert "is not a time" in bad(shell, "jobs", "reschedule", job, "--at", "whenever")
     assert "unknown status" in bad(shell, "jobs", "list", "--status", "lost")
-    assert "is no job id" in bad(shell, "jobs", "list", "--cursor", "nonsense")
+    assert "is not a job id" in bad(shell, "jobs", "list", "--cursor", "nonsense")
     assert "cannot be read" in bad(shell, "schedule", "reminders", "--from", "nowhere.ndjson")
 
 
@@ -629,6 +629,6 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 2
-    assert "is no store: it has no table scheduler_schema" in done.stderr
+    assert "is not a store: it has no table scheduler_schema" in done.stderr
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["orders.db"]

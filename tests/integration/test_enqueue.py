@@ -280,7 +280,7 @@ async def test_a_bad_job_is_refused_before_anything_is_written(shop: Shop) -> No
     with shop.engine.begin() as connection:
         with pytest.raises(InvalidTime):
             shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR), NewJob()])
-        with pytest.raises(InvalidRequest, match="is no NewJob"):
+        with pytest.raises(InvalidRequest, match="is not a NewJob"):
             shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR), cast("NewJob", {"at": FAR})])
     assert await shop.jobs() == []
 

@@ -23,7 +23,7 @@ SHOWN = {
         "sms: 'Hello World!' to +49",
         "sipcall: sip:grace@example.org calls sip:ada@example.org for 60 s",
         "payment_gateway: 9.95 EUR from ACC-1",
-        "dead letter bad-1: the message is no JSON",
+        "dead letter bad-1: the message is not valid JSON",
         "dead letter bad-2: unknown app 'fax'; known apps: payment_gateway, sipcall, sms",
         "dead letter bad-3: phoneNumber is required",
         "dead letter bad-4: jobData was refused: duration must be a number of seconds",

@@ -105,7 +105,7 @@ def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
 def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) -> None:
     (before,) = desk.lines("ingest", "status")
     assert not before["ready"]
-    assert "nobody reads topic" in before["problems"][0]
+    assert "no node reads topic" in before["problems"][0]
     assert desk("ingest", "status").returncode == 1
     for partition in range(3):
         write(kafka_servers, desk.topic, [message()] * (partition + 1), partition=partition)
@@ -181,7 +181,7 @@ def test_a_topic_that_was_made_anew_is_noted(desk: Desk, kafka_servers: str) -> 
     delete_topics(kafka_servers, desk.topic)
     make_topic(kafka_servers, desk.topic, 3)
     (status,) = desk.lines("ingest", "status")
-    assert "was made anew since it was read last" in status["notes"][0]
+    assert "was created again since it was last read" in status["notes"][0]
 
 
 def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
@@ -195,11 +195,11 @@ def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
         assert there["differs"] == ["partitions is 5 and not 6"]
         shown = desk(*create, "--partitions", "6")
         assert shown.returncode == 0
-        assert "was there" in shown.stdout
+        assert "existed" in shown.stdout
         assert "partitions is 5 and not 6" in shown.stdout
         refused = desk("topics", "create", "--topic", f"{name}-2", "--replication", "2")
         assert refused.returncode == 2
-        assert "2 replicas need as many brokers, and there is 1 broker" in refused.stderr
+        assert "2 replicas need as many brokers, but there is 1 broker" in refused.stderr
     finally:
         delete_topics(kafka_servers, name)
 

@@ -115,7 +115,7 @@ SOON = {"topic.metadata.propagation.max.ms": 500}
 async def test_a_topic_that_is_missing_is_named_and_tried_again(kafka_servers: str) -> None:
     async with running(KafkaHandler(kafka_servers, "never-made", timeout_ms=20_000, properties=SOON)) as handler:
         (error,) = await handed_over(handler, job())
-    assert f"topic 'never-made' does not exist on {kafka_servers}: make it" in str(error)
+    assert f"topic 'never-made' does not exist on {kafka_servers}: create it" in str(error)
     assert error.retryable
 
 

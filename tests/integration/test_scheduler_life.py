@@ -113,7 +113,7 @@ async def test_a_node_can_be_started_again_after_a_stop(url: str) -> None:
     node = Inbox(url)
     for count in (1, 2):
         await node.scheduler.start()
-        with pytest.raises(InvalidRequest, match="runs already"):
+        with pytest.raises(InvalidRequest, match="already running"):
             await node.scheduler.start()
         job = await node.scheduler.schedule("mail", count, delay=0)
         await node.scheduler.wait(job.id, timeout=BOUND_S)

@@ -18,17 +18,17 @@ from tests.unit.test_wire import Deaf
 from tests.waiting import PATIENCE_S, until_async
 
 BAD: dict[str, tuple[bytes | None, str]] = {
-    "not JSON": (b"foobar", "no JSON that can be read"),
+    "not JSON": (b"foobar", "is not valid JSON"),
     "not UTF-8": (b'{"appName": "\xff"}', "not UTF-8"),
-    "another shape": (b"[1, 2]", "no object"),
+    "another shape": (b"[1, 2]", "not an object"),
     "no value": (None, "has no value"),
     "no app": (b'{"scheduledTime": "2035-01-01"}', "appName is required"),
     "no time": (b'{"appName": "sms"}', "scheduledTime is required"),
     "unknown app": (message(0, app="nope").encode(), "unknown app 'nope'; known apps: mail, sms"),
-    "unreadable time": (message(0, scheduledTime="soon").encode(), "'soon' is no moment"),
+    "unreadable time": (message(0, scheduledTime="soon").encode(), "'soon' is not a time"),
     "wrong type": (message(0, priority=7).encode(), "priority 7 is unknown"),
     "deep": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested"),
-    "data is no object": (message(0, jobData=[1]).encode(), "jobData is no object"),
+    "data is no object": (message(0, jobData=[1]).encode(), "jobData is not an object"),
 }
 
 
@@ -264,7 +264,7 @@ class TestPassingErrors:
         door.start()
         try:
             await until_async(lambda: real.heard(events.CheckHangs))
-            assert door.problem == "the check of app 'sms' does not come to an end"
+            assert door.problem == "the check of app 'sms' does not return"
             assert all(worker.daemon for worker in workers)
             await asyncio.sleep(0.5)
         finally:
@@ -353,7 +353,7 @@ class TestStoreAway:
         await until_async(lambda: real.inbox.refused >= 5)  # it was asked again and again
         assert real.heard(events.IngestPaused)
         assert not door.ready
-        assert door.problem == "the store takes nothing at the moment"
+        assert door.problem == "the store takes no messages at the moment"
         assert not await real.letters()
         real.inbox.away = False
         await real.has(range(200))
@@ -628,7 +628,7 @@ class TestLife:
     async def test_a_door_that_is_not_enabled_stays_shut(self, real: TopicRig) -> None:
         door = real.door(enabled=False)
         door.start()
-        assert (door.is_running, door.ready, door.problem) == (False, False, "the door does not run")
+        assert (door.is_running, door.ready, door.problem) == (False, False, "the door is not running")
         await door.stop()
 
     async def test_lag_is_what_waits(self, real: TopicRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ async def test_missing_rights_are_told_with_what_to_change(tmp_path: Path, guard
             await probed(door, 10)
             (told,) = guest.heard(events.TopicAway)
             assert "not allowed to use" in told.error
-            assert "give this user the right" in told.error
+            assert "grant this user the right" in told.error
             assert not door.ready
             assert not guest.heard(events.TopicBack)
 

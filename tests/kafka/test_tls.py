@@ -106,7 +106,7 @@ async def test_a_certificate_that_is_not_accepted_is_told_and_tried_again(tmp_pa
 
 async def test_a_client_without_tls_is_told_what_may_be_wrong(broker: SafeKafka) -> None:
     async with Admin(KafkaOptions(broker.url, {})) as admin:
-        with pytest.raises(BrokerUnavailable, match=r"is security\.protocol what it expects"):
+        with pytest.raises(BrokerUnavailable, match=r"check that security\.protocol is what it expects"):
             await admin.overview(["jobs"])
 
 

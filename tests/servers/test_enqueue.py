@@ -127,7 +127,7 @@ async def test_another_database_is_refused(shop: Shop) -> None:
 
 async def test_a_connection_that_commits_every_statement_is_refused(shop: Shop) -> None:
     engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection, pytest.raises(InvalidRequest, match="leave AUTOCOMMIT"):
+    with engine.connect() as connection, pytest.raises(InvalidRequest, match="do not use AUTOCOMMIT"):
         shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR)])
 
 

@@ -123,7 +123,7 @@ async def test_a_lost_answer_is_told_and_the_places_say_what_happened(url: str) 
             inbox = store.inbox()
             await inbox.take([spec()], [], [move(None, 1)])
             proxy.cut_after(commit_of(address))
-            with pytest.raises(StoreUnavailable, match="not known whether it took place"):
+            with pytest.raises(StoreUnavailable, match="unknown whether it took place"):
                 await inbox.take([spec()], [letter()], [move(1, 2)])
             assert [place.next for place in await inbox.places()] == [2]
             assert await jobs_in(store) == 2

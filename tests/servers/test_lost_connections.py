@@ -104,7 +104,7 @@ def test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again(way: tuple[
     proxy, address = way
     link = linked(address)
     proxy.cut_after(commit_of(address))
-    with pytest.raises(StoreUnavailable, match="it is not known whether it took place"):
+    with pytest.raises(StoreUnavailable, match="it is unknown whether it took place"):
         link.write(lambda tx: tx.cursor.execute("INSERT INTO notes VALUES (1)"))  # type: ignore[attr-defined]
     link.close()
     assert execute(url, "SELECT COUNT(*) FROM notes") == [(1,)]
@@ -323,7 +323,9 @@ async def test_a_lock_that_somebody_keeps_is_named(url: str) -> None:
     with closing(connect(url)) as stranger, closing(stranger.cursor()) as cursor:
         cursor.execute("BEGIN")
         cursor.execute(update)
-        with pytest.raises(StoreBusy, match=r"waited 1 s for locks that others hold .*(pg_stat_activity|innodb_trx)"):
+        with pytest.raises(
+            StoreBusy, match=r"waited 1 s for locks of other transactions .*(pg_stat_activity|innodb_trx)"
+        ):
             link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]
         cursor.execute("ROLLBACK")
     link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]

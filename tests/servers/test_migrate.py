@@ -67,7 +67,7 @@ def test_it_makes_schema_apps_and_tables_and_says_so(
     code, out, _ = migrate(capsys, config, url, "--days", "3")
     today = datetime.now(UTC)
     assert code == 0
-    assert out.splitlines()[:2] == [f"brought the schema to version {VERSION}", "made the app reminders known"]
+    assert out.splitlines()[:2] == [f"brought the schema to version {VERSION}", "added the app reminders"]
     assert f"made 4 tables, reminders_scheduled_jobs_{today:%Y%m%d} to " in out
     assert {"scheduler_schema", "reminders_moved_jobs", f"reminders_scheduled_jobs_{today:%Y%m%d}"} <= tables_of(url)
     code, out, _ = migrate(capsys, config, url, "--days", "3")
@@ -128,7 +128,7 @@ def test_it_makes_the_database_itself_only_when_asked(
     assert "infinite-scheduler migrate --create" in err
     code, out, _ = migrate(capsys, config, missing, "--days", "0", "--create")
     assert code == 0
-    assert out.startswith("made the database ")
+    assert out.startswith("created the database ")
     code, out, _ = migrate(capsys, config, missing, "--days", "0", "--create")
     assert (code, out.startswith("nothing to do: ")) == (0, True)
 
@@ -170,7 +170,7 @@ def test_making_the_database_waits_for_locks_as_the_settings_say(
         cursor.execute("COMMENT ON DATABASE template0 IS 'a lock on what every database is made from'")
         code, _, err = migrate(capsys, config, missing, "--days", "0", "--create")
         cursor.execute("ROLLBACK")
-    assert (code, "waited 1 s for locks that others hold" in err) == (5, True)
+    assert (code, "waited 1 s for locks of other transactions" in err) == (5, True)
 
 
 def test_a_wrong_password_is_not_taken_for_a_missing_database(
@@ -198,7 +198,7 @@ def test_it_needs_a_sqlite_file_or_leave_to_make_it(
     assert not (tmp_path / "jobs.db").exists()
     code, out, _ = migrate(capsys, config, place, "--create", "--days", "1")
     assert code == 0
-    assert out.splitlines()[:2] == [f"made the database {place}", f"brought the schema to version {VERSION}"]
+    assert out.splitlines()[:2] == [f"created the database {place}", f"brought the schema to version {VERSION}"]
 
 
 # Nodes without the right to make tables

@@ -31,7 +31,7 @@ async def test_a_table_of_jobs_that_was_dropped_is_named_and_made_anew(rig: Node
     for table in tables:
         execute(url, f"DROP TABLE {table}")
     rig.deliveries.clear()
-    with pytest.raises(StoreBroken, match=f"({'|'.join(tables)}).*dropped .*by somebody else"):
+    with pytest.raises(StoreBroken, match=f"({'|'.join(tables)}).*dropped .*not by the scheduler"):
         await rig.add(10, "100ms")
     await rig.done(await rig.add(10, "100ms"))
     assert await rig.statuses() == {"done": 10}, "what was in it is gone, by the operator's deed"
@@ -57,7 +57,7 @@ async def test_only_a_drop_that_the_database_was_not_told_of_is_an_alarm(rig: No
     if told:
         assert link.write(body) == 0
     else:
-        with pytest.raises(StoreBroken, match="by somebody else"):
+        with pytest.raises(StoreBroken, match="not by the scheduler"):
             link.write(body)
         assert link.write(body) == 0
     link.close()
@@ -79,9 +79,9 @@ def miss(_: Statements) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (repeat, "a row that was there already"),
+        (repeat, "a row that already exists"),
         (begin_anew, "rows that others changed meanwhile"),
-        (miss, "tables that were made and are missing again: work_lost"),
+        (miss, "tables that were created and are missing again: work_lost"),
     ],
     ids=["repeat", "begin_anew", "miss"],
 )
@@ -98,9 +98,9 @@ async def test_a_transaction_that_is_given_up_says_why(
 async def test_a_table_of_the_scheduler_that_was_dropped_is_named_until_it_is_back(rig: NodeRig, url: str) -> None:
     await rig.done(first := await rig.add(10))
     execute(url, "DROP TABLE scheduler_counters")
-    with pytest.raises(StoreBroken, match=r"scheduler_counters.*dropped .*by somebody else"):
+    with pytest.raises(StoreBroken, match=r"scheduler_counters.*dropped .*not by the scheduler"):
         await rig.add(1)
-    with pytest.raises(StoreBroken, match=r"scheduler_counters.*did somebody drop it"):
+    with pytest.raises(StoreBroken, match=r"scheduler_counters.*was it dropped"):
         await rig.add(1)
     columns, key = SHARED["scheduler_counters"]
     execute(url, create_table(server_driver(url).dialect, "scheduler_counters", columns, key))

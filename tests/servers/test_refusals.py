@@ -60,7 +60,7 @@ async def test_an_unknown_user(url: str) -> None:
 
 
 async def test_an_unknown_host(url: str) -> None:
-    await refused(changed(url, host="nohost.invalid"), StoreUnavailable, r"nobody knows this host .*check store\.url")
+    await refused(changed(url, host="nohost.invalid"), StoreUnavailable, r"the host name is unknown .*check store\.url")
 
 
 @contextmanager
@@ -85,7 +85,7 @@ async def test_a_missing_database(url: str) -> None:
 
 async def test_a_user_who_may_make_no_tables(url: str) -> None:
     with limited_user(url) as limited:
-        await refused(limited, StoreBroken, r"missing rights .*store\.ddl = false")
+        await refused(limited, StoreBroken, r"rights are missing .*store\.ddl = false")
         await refused(limited, StoreMismatch, "`infinite-scheduler migrate`", ddl=False)
     schema = "DATABASE()" if kind_of(url) == "mariadb" else "current_schema()"
     assert execute(url, f"SELECT table_name FROM information_schema.tables WHERE table_schema = {schema}") == []
@@ -111,7 +111,7 @@ async def test_a_user_who_may_only_read_can_look_and_is_told_what_is_missing(url
         await rig.scheduler.open()
         try:
             assert await rig.statuses() == {}
-            with pytest.raises(StoreBroken, match="missing rights"):
+            with pytest.raises(StoreBroken, match="rights are missing"):
                 await rig.add(1, "1h")
         finally:
             await rig.scheduler.close()

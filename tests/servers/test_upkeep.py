@@ -596,7 +596,7 @@ async def test_who_waits_too_long_to_change_tables_is_told_for_whom(
         driver.lock_tables(other.cursor())
         monkeypatch.setattr(mariadb, "DDL_WAIT_S", 1)
         monkeypatch.setattr(postgres, "DDL_WAIT_S", 1)
-        with pytest.raises(StoreUnavailable, match="another process changes tables for 1 s"):
+        with pytest.raises(StoreUnavailable, match="another process has changed tables for 1 s"):
             TableMaker(driver, allowed=True).make({})
 
 

@@ -165,7 +165,7 @@ def test_a_moment_out_of_range_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, 1_794_741_355, "1794741355", "20300131", 20_300_131, 10**11 - 1])
 def test_seconds_and_dates_without_dashes_are_refused_since_they_would_fire_at_once(value: object) -> None:
-    with pytest.raises(InvalidTime, match="for seconds, append 000"):
+    with pytest.raises(InvalidTime, match="in seconds, append 000"):
         parse(value)
 
 
@@ -234,10 +234,10 @@ def test_what_cannot_be_read_is_refused_shortly(value: object) -> None:
 
 def test_a_refusal_shows_what_was_given_and_what_is_accepted() -> None:
     with pytest.raises(
-        InvalidTime, match=r"'tomorrow' is no moment; expected 2025-11-03T22:00:00 .* '\+90s', .* epoch"
+        InvalidTime, match=r"'tomorrow' is not a time; expected 2025-11-03T22:00:00 .* '\+90s', .* epoch"
     ):
         parse("tomorrow")
-    with pytest.raises(InvalidTime, match=r"time.minute of the moment is None; expected a whole number"):
+    with pytest.raises(InvalidTime, match=r"time.minute of the time is None; expected a whole number"):
         parse({"date": {"year": 2025, "month": 11, "day": 3}, "time": {"hour": 22}})
     with pytest.raises(InvalidTime, match="a delay cannot be negative: '-90s'"):
         parse("-90s")

@@ -92,7 +92,7 @@ def test_what_may_pass_comes_through(error: Exception) -> None:
         ({"required": "phoneNumber"}, "required is 'phoneNumber'; expected a list of names"),
         ({"required": [""]}, "expected a list of names"),
         ({"required": [5]}, "expected a list of names"),
-        ({"validate": unsuitable}, "is async: doors call it as a plain function"),
+        ({"validate": unsuitable}, "is async; doors need a plain function: use def"),
         ({"validate": 5}, "cannot be called"),
     ],
 )

@@ -219,7 +219,7 @@ def test_a_letter_becomes_a_job_once(desk: Desk) -> None:
     assert desk.state_of(good) is LetterState.REPLAYED
     again = desk("dlq", "replay", good, "--json")
     assert again.lines == [{"letter": good, "job": answer["job"], "due_ms": None, "repeated": True}]
-    assert f"job {answer['job']} already" in desk("dlq", "replay", good).out
+    assert f"is already job {answer['job']}" in desk("dlq", "replay", good).out
     assert len(desk("jobs", "list", "--json").lines) == 1
     assert answer["job"] in desk("dlq", "show", good).out
 
@@ -244,7 +244,7 @@ def test_a_time_without_a_zone_is_read_in_that_of_its_topic_also_where_it_is_dis
     for unknown in (twin, stranger):
         ended = desk("dlq", "replay", unknown)
         assert ended.code == 2
-        assert "say the zone with --zone NAME, or another moment with --at or --in" in ended.err
+        assert "give the zone with --zone NAME, or another time with --at or --in" in ended.err
     (answer,) = desk("dlq", "replay", stranger, "--zone", "Europe/Berlin", "--json").lines
     assert answer["due_ms"] == 1_896_080_400_000 - 3_600_000
     assert desk("dlq", "replay", twin, "--in", "1h").code == 0
@@ -300,7 +300,7 @@ def test_all_are_replayed_only_with_a_yes(desk: Desk, monkeypatch: pytest.Monkey
 
 
 def test_offsets_are_listed_by_the_store_although_no_broker_answers(desk: Desk) -> None:
-    assert "nothing was read" in desk("ingest", "offsets").err
+    assert "nothing has been read" in desk("ingest", "offsets").err
     desk.place(7, 2)
     ended = desk("ingest", "offsets")
     assert ended.code == 0
@@ -339,7 +339,7 @@ def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, m
     ended = desk(*wish)
     assert (ended.code, desk.places()) == (2, [(1, 4)])
     assert "jobs:1 of group readers: from 4 to 1: 3 messages will be read again" in ended.err
-    assert "unless its idempotency key is still remembered" in ended.err
+    assert "unless their idempotency key is still remembered" in ended.err
     assert "add --yes" in ended.error
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
@@ -349,7 +349,7 @@ def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, m
     (line,) = desk("ingest", "offsets", "--reset", "jobs:1=latest", "--yes", "--json").lines
     assert (line["from"], line["to"], line["end"]) == (1, 5, 5)
     ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--reset", "jobs=latest", "--yes")
-    assert ended.error == "partition 1 of topic 'jobs' is reset twice: say once where"
+    assert ended.error == "partition 1 of topic 'jobs' is reset twice: leave one of them out"
     assert desk.places() == [(1, 5)]
     plan = desk("ingest", "offsets", "--reset", "jobs:0=0", "--reset", "jobs:1=4").err
     assert "jobs:0 of group readers: from nowhere to 0: nothing changes" in plan
@@ -387,12 +387,12 @@ def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None
     desk = desk_with_kafka
     write(mock_kafka, "others", [b"1"] * 5, partition=0)
     ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
-    assert (ended.code, ended.error.split("? ")[1]) == (2, "nobody has read it yet: say --group NAME")
+    assert (ended.code, ended.error.split("'others', ")[1]) == (2, "no group has read it yet: add --group NAME")
     assert desk("ingest", "offsets", "--reset", "others:0=2", "--yes", "--group", "one").code == 0
     assert desk("ingest", "offsets", "--reset", "others:0=3", "--yes").code == 0  # the one that has read it
     assert desk("ingest", "offsets", "--reset", "others:0=1", "--yes", "--group", "two").code == 0
     ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
-    assert "the groups one, two read it: say --group NAME" in ended.error
+    assert "the groups one, two read it: add --group NAME" in ended.error
 
 
 # Bad input
@@ -402,9 +402,9 @@ def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None
     ("arguments", "code", "words"),
     [
         (["topics", "create"], 2, "say which topics: --preset sms-retry or ingest, or --topic NAME"),
-        (["topics", "create", "--preset", "kms"], 2, "there is no preset 'kms'"),
-        (["topics", "create", "--topic", "a/b"], 2, "is no name that a topic can have"),
-        (["topics", "create", "--topic", ""], 2, "is no name that a topic can have"),
+        (["topics", "create", "--preset", "kms"], 2, "unknown preset 'kms'"),
+        (["topics", "create", "--topic", "a/b"], 2, "is not a valid topic name"),
+        (["topics", "create", "--topic", ""], 2, "is not a valid topic name"),
         (["topics", "create", "--topic", "a", "--topic", "a"], 2, "topic 'a' is named twice"),
         (["topics", "create", "--preset", "ingest", "--topic", "scheduler.jobs.dlq"], 2, "is named twice"),
         (["topics", "create", "--topic", "a", "--partitions", "0"], 2, "--partitions"),
@@ -413,26 +413,30 @@ def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None
         (["topics", "create", "--topic", "a", "--retention", "0s"], 2, "keeps nothing"),
         (["topics", "create", "--topic", "a"], 5, "is it running there?"),
         (["topics", "create", "--topic", "a", "--kafka", " "], 2, "bootstrap_servers"),
-        (["topics", "create", "--topic", "a", "--kafka", "no.such.host.invalid:9092"], 5, "no such host"),
+        (["topics", "create", "--topic", "a", "--kafka", "no.such.host.invalid:9092"], 5, "unknown host"),
         (["ingest", "status", "--group", "nobody"], 2, "no topic that is read by group 'nobody'"),
         (["ingest", "status", "--topic", "a b"], 2, "topic is 'a b'"),
-        (["ingest", "offsets", "--reset", "jobs"], 2, "expected TOPIC=WHERE"),
-        (["ingest", "offsets", "--reset", "jobs=first"], 2, "'first' is no place in a topic"),
-        (["ingest", "offsets", "--reset", "jobs=latest", "--topic", "jobs"], 2, "--topic goes without --reset"),
+        (["ingest", "offsets", "--reset", "jobs"], 2, "write TOPIC=WHERE"),
+        (["ingest", "offsets", "--reset", "jobs=first"], 2, "'first' is not a position"),
+        (
+            ["ingest", "offsets", "--reset", "jobs=latest", "--topic", "jobs"],
+            2,
+            "--topic cannot be combined with --reset",
+        ),
         (["ingest", "offsets", "--reset", "jobs=latest", "--yes"], 5, "is it running there?"),
         (["dlq", "list", "--state", "lost"], 2, "use unsent, sent, kept, refused, replayed"),
-        (["dlq", "list", "--before", "soon"], 2, "'soon' is no moment"),
+        (["dlq", "list", "--before", "soon"], 2, "'soon' is not a time"),
         (["dlq", "list", "--limit", "0"], 2, "--limit"),
         (["dlq", "list", "--cursor", "x"], 2, "cursor 'x'"),
         (["dlq", "show", "x"], 3, "no dead letter x"),
         (["dlq", "show", "0" * 32], 3, "no dead letter 0000"),
-        (["dlq", "replay"], 2, "either the ids of dead letters, or --all"),
-        (["dlq", "replay", "x", "--all"], 2, "either the ids of dead letters, or --all"),
-        (["dlq", "replay", "x", "--topic", "jobs", "--before", "now"], 2, "--topic, --before goes with --all"),
+        (["dlq", "replay"], 2, "either their ids, or --all"),
+        (["dlq", "replay", "x", "--all"], 2, "either their ids, or --all"),
+        (["dlq", "replay", "x", "--topic", "jobs", "--before", "now"], 2, "--topic, --before only works with --all"),
         (["dlq", "replay", "x"], 3, "no dead letter x"),
         (["dlq", "replay", "--all", "--yes", "--at", "now", "--in", "5m"], 2, "either --at MOMENT or --in DELAY"),
         (["dlq", "replay", "--all", "--yes", "--in", "soon"], 2, "'soon'"),
-        (["dlq", "replay", "--all", "--yes", "--state", "replayed"], 2, "are jobs already"),
+        (["dlq", "replay", "--all", "--yes", "--state", "replayed"], 2, "are already jobs"),
     ],
 )
 def test_bad_input_ends_with_a_clear_line(desk: Desk, arguments: list[str], code: int, words: str) -> None:
@@ -446,7 +450,7 @@ def test_without_a_configured_topic_somebody_must_name_one(tmp_path: Path, capsy
     desk = Desk(tmp_path, capsys, NOBODY)
     (tmp_path / "scheduler.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/jobs.db"\n')
     ended = desk("ingest", "status")
-    assert (ended.code, "add [[ingest]] with a topic, or say which with --topic NAME" in ended.error) == (2, True)
+    assert (ended.code, "add [[ingest]] with a topic, or choose one with --topic NAME" in ended.error) == (2, True)
     assert desk("ingest", "status", "--topic", "jobs", "--kafka", NOBODY).code == 1
 
 
@@ -454,7 +458,7 @@ def test_a_topic_that_is_disabled_is_told_as_such(desk: Desk) -> None:
     desk.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false')
     ended = desk("ingest", "status")
     assert ended.code == 2
-    assert "the configuration disables what it names: 'jobs'; set enabled = true" in ended.error
+    assert "the configuration disables all its topics: 'jobs'; set enabled = true" in ended.error
     (line,) = desk("ingest", "status", "--topic", "jobs", "--json").lines
     assert line["group"] == "readers"
     assert "enabled = false" in line["notes"][0]

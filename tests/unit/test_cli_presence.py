@@ -36,6 +36,6 @@ def test_a_file_that_stays_blank_is_no_store_and_stays_as_it_is(
     monkeypatch.setattr("infinite_scheduler.store.sql.sqlite.scheme.MAKING_MS", 50)
     path = tmp_path / "blank.db"
     path.touch()
-    with pytest.raises(StoreMismatch, match="is no store"):
+    with pytest.raises(StoreMismatch, match="is not a store"):
         check_there(load_settings(overrides={"store": {"url": f"sqlite:///{path}"}}))
     assert path.read_bytes() == b""

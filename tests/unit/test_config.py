@@ -513,12 +513,15 @@ class TestAddress:
     @pytest.mark.parametrize(
         ("store", "text"),
         [
-            ({"host": "db"}, 'store.kind is missing: expected "mariadb", "mysql" or "postgresql", as store.host names'),
+            (
+                {"host": "db"},
+                'store.kind is missing: expected "mariadb", "mysql" or "postgresql", since store.host means',
+            ),
             ({"sslmode": "require"}, "store.kind is missing"),
-            ({"kind": "mysql"}, "store.database is missing: expected the name of a database, as store.kind names"),
+            ({"kind": "mysql"}, "store.database is missing: expected the name of a database, since store.kind means"),
             ({**SERVER, "host": "db:3306"}, 'store.host = "db:3306" (argument): expected a host alone, without a port'),
             ({**SERVER, "host": "a,b"}, 'store.host = "a,b" (argument): expected one host'),
-            ({**SERVER, "sslkey": "k"}, 'store.sslkey = "k" (argument): expected sslcert beside it'),
+            ({**SERVER, "sslkey": "k"}, 'store.sslkey = "k" (argument): expected sslcert too'),
             (
                 {"url": "mysql://me@other/jobs", **SERVER},
                 'store.host = "db" (argument): contradicts store.url, which says "other": leave out one of the two',
@@ -541,7 +544,7 @@ class TestAddress:
             ),
             (
                 {"url": "sqlite:///x.db", "host": "db"},
-                'store.host = "db" (argument): contradicts store.url, which names no database server',
+                'store.host = "db" (argument): contradicts store.url, which does not name a database server',
             ),
         ],
     )
@@ -851,15 +854,15 @@ class TestKinds:
             ),
             (
                 {**APP, "topic": "t"},
-                'apps.a.topic (argument): a setting of handler "kafka" or "sms_retry", and this app has',
+                'apps.a.topic (argument): a setting of handler "kafka" or "sms_retry", but this app has',
             ),
             (
                 {"handler": "kafka", "topic": "t", **APP},
-                'apps.a.function (argument): a setting of handler "python", and this app has handler "kafka"',
+                'apps.a.function (argument): a setting of handler "python", but this app has handler "kafka"',
             ),
             (
                 {"handler": "sms_retry", "required": ["x"]},
-                'apps.a.required (argument): a setting of handler "python" or "kafka", and this app has handler "sms_',
+                'apps.a.required (argument): a setting of handler "python" or "kafka", but this app has handler "sms_',
             ),
         ],
     )

@@ -139,7 +139,7 @@ def test_every_log_line_is_explained_with_its_level() -> None:
     for line in LINES.values():
         assert line.sentence in rows
         assert f"| {levels[line.level]} | {line.sentence} |" in OPERATE.read_text(encoding="utf-8")
-    given_up = "A handler failed on a job, and no attempt is left: it is failed."
+    given_up = "A handler failed on a job, and no attempt is left: the job fails."
     assert rows.keys() - {given_up} == {line.sentence for line in LINES.values()}
 
 

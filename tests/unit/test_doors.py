@@ -153,7 +153,8 @@ async def test_a_door_that_cannot_be_opened_fails_the_start_and_leaves_nothing(d
 
 
 @pytest.mark.parametrize(
-    ("topic", "error"), [("stuck", "a door did not shut: TimeoutError"), ("torn", "a door did not shut: RuntimeError")]
+    ("topic", "error"),
+    [("stuck", "a door did not close: TimeoutError"), ("torn", "a door did not close: RuntimeError")],
 )
 async def test_a_door_that_does_not_shut_keeps_nobody_from_stopping(doors: list[Door], topic: str, error: str) -> None:
     told: list[Event] = []
@@ -162,7 +163,7 @@ async def test_a_door_that_does_not_shut_keeps_nobody_from_stopping(doors: list[
     await scheduler.start()
     assert not await scheduler.stop()
     assert [event.error.partition(": ")[0] for event in told if isinstance(event, TaskFailed)] == [
-        "a door did not shut"
+        "a door did not close"
     ]
     assert any(isinstance(event, TaskFailed) and event.error.startswith(error) for event in told)
     assert not doors[1].is_running

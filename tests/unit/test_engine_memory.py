@@ -205,7 +205,7 @@ def held(node: EngineNode) -> int:
 async def load_again(world: EngineRig, node: EngineNode, *, times: int) -> None:
     """Let all shards be loaded again, so often."""
     for _ in range(times):
-        node.lane.doubt(list(node.lane.holdings.tenures), "a write to the store had no answer")
+        node.lane.doubt(list(node.lane.holdings.tenures), "a write to the store was not answered")
         assert queued(node) == 0
         await world.advance(1000)
 

@@ -140,7 +140,7 @@ class Broken(Handler):
 @pytest.mark.parametrize(
     ("handler", "status", "error"),
     [
-        (Silent(), Status.FAILED, "RuntimeError: the handler ended without a word about this job"),
+        (Silent(), Status.FAILED, "RuntimeError: the handler ended without reporting this job"),
         (Twice(), Status.DONE, None),
         (Broken(), Status.FAILED, "OSError: broken"),
     ],

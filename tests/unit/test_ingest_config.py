@@ -34,7 +34,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         ({"topic": "a" * 250}, "topic is"),
         ({"topic": None}, "topic is None"),
         ({"dlq_topic": ""}, "dlq_topic is ''; expected the name .* or None for none"),
-        ({"dlq_topic": "scheduler.jobs.ingest"}, "dead letters would come back for ever"),
+        ({"dlq_topic": "scheduler.jobs.ingest"}, "dead letters would be read again"),
         ({"group_id": " "}, "group_id is ' '"),
         ({"group_id": "g" * 256}, "group_id has 256 characters; expected a name of up to 255"),
         ({"max_poll_records": 0}, "max_poll_records is 0; expected a whole number from 1"),

@@ -109,7 +109,7 @@ async def test_a_place_that_the_topic_does_not_have_is_noted(mock_kafka: str, in
     write(mock_kafka, "jobs", [b"1"], partition=0)
     await place(inbox, 9)
     status = await look(config_of(mock_kafka), inbox)
-    assert "place of partition 0 is none that topic 'jobs' has" in status.notes[0]
+    assert "topic 'jobs' does not have the position of partition 0" in status.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_lag_counts_what_is_there_and_yet_to_be_read(known: dict[str, int], lag:
     [
         ("stable", [{"jobs": [0, 1]}, {"jobs": [2, 3]}], None),
         ("stable", [{"jobs": [0, 1]}, {"jobs": [2, 3], "other": [1]}, {}], None),
-        ("empty", [], "nobody reads topic 'jobs' in the group 'readers': start a node"),
+        ("empty", [], "no node reads topic 'jobs' in the group 'readers': start a node"),
         ("stable", [{"other": [0, 1, 2, 3]}], "in the group 'readers': its member reads other topics, or nothing yet"),
         ("stable", [{"other": [0]}, {}], "in the group 'readers': its 2 members read other topics"),
-        ("stable", [{"jobs": [0, 2], "other": [1]}], "nobody in the group 'readers' reads partition 1, 3 of topic"),
-        ("preparing_rebalancing", [{}], "the group 'readers' shares its partitions out at the moment"),
+        ("stable", [{"jobs": [0, 2], "other": [1]}], "no node in the group 'readers' reads partition 1, 3 of topic"),
+        ("preparing_rebalancing", [{}], "the group 'readers' is rebalancing"),
     ],
 )
 async def test_a_topic_is_ready_when_somebody_holds_each_of_its_partitions(
@@ -180,13 +180,16 @@ def test_a_wish_can_be_read(text: str, wish: Reset) -> None:
 
 @pytest.mark.parametrize("text", ["", "jobs", "=earliest", "jobs=", "jobs:=earliest", "jobs:x=earliest", "jobs:-1=0"])
 def test_a_wish_that_names_nothing_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="says not what to reset: expected TOPIC=WHERE"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot read --reset '.*': write TOPIC=WHERE or TOPIC:PARTITION=WHERE; WHERE is earliest, latest,",
+    ):
         parse_reset(text, UTC)
 
 
 @pytest.mark.parametrize("where", ["first", "-1", "1.5", "in 5m", "now", "9" * 19])
 def test_a_place_that_is_none_is_refused(where: str) -> None:
-    with pytest.raises(InvalidRequest, match="expected earliest, latest, an offset such as 1200, or a moment"):
+    with pytest.raises(InvalidRequest, match="write earliest, latest, an offset such as 1200, or a time"):
         parse_reset(f"jobs={where}", UTC)
 
 
@@ -226,9 +229,9 @@ async def test_the_end_is_never_before_what_was_read_meanwhile(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("jobs:0=6", "partition 0 of topic 'jobs' has no offset 6: it has 0 to 5"),
-        ("jobs=1", "partition 1 of topic 'jobs' has no offset 1: it has 0 to 0"),
-        ("jobs:7=earliest", "topic 'jobs' has no partition 7: it has 0 to 3"),
+        ("jobs:0=6", "partition 0 of topic 'jobs' has no offset 6: use one from 0 to 5"),
+        ("jobs=1", "partition 1 of topic 'jobs' has no offset 1: use one from 0 to 0"),
+        ("jobs:7=earliest", "topic 'jobs' has no partition 7: use one from 0 to 3"),
         ("jops=earliest", "topic 'jops' does not exist"),
     ],
 )

@@ -119,7 +119,7 @@ def test_capital_letters_are_read_too(made: JobId) -> None:
 @example(ONE + "0")
 @example(ONE[:-1] + "g")
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no job id"):
+    with pytest.raises(InvalidRequest, match="is not a job id"):
         JobId.parse(text)
 
 
@@ -135,14 +135,14 @@ def test_other_uuids_are_refused(other: uuid.UUID) -> None:
 
 @pytest.mark.parametrize("what", [None, 7, 1.5, True, b"", ONE.encode(), uuid.UUID(ONE), [ONE], {}, object()])
 def test_what_is_no_text_is_refused(what: Any) -> None:
-    with pytest.raises(InvalidRequest, match="is no job id"):
+    with pytest.raises(InvalidRequest, match="is not a job id"):
         JobId.parse(what)
 
 
 @given(ids, st.integers(0, 35), st.sampled_from([c for c in string.printable if c not in string.hexdigits + "-"]))
 def test_one_wrong_character_is_refused(made: JobId, at: int, wrong: str) -> None:
     text = str(made)
-    with pytest.raises(InvalidRequest, match="is no job id"):
+    with pytest.raises(InvalidRequest, match="is not a job id"):
         JobId.parse(text[:at] + wrong + text[at + 1 :])
 
 
@@ -156,5 +156,5 @@ def test_one_wrong_character_is_refused(made: JobId, at: int, wrong: str) -> Non
     ],
 )
 def test_what_python_takes_for_a_number_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no job id"):
+    with pytest.raises(InvalidRequest, match="is not a job id"):
         JobId.parse(text)

@@ -134,10 +134,13 @@ def test_an_error_that_may_pass_is_worth_another_try(code: int) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (KafkaError._UNKNOWN_TOPIC, "topic 'orders' does not exist on broker:9092: make it"),
+        (KafkaError._UNKNOWN_TOPIC, "topic 'orders' does not exist on broker:9092: create it"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed to use topic 'orders'"),
         (KafkaError.MSG_SIZE_TOO_LARGE, "too large for topic 'orders': send less"),
-        (KafkaError._ALL_BROKERS_DOWN, "no broker at broker:9092 can be reached.*is security.protocol what it expects"),
+        (
+            KafkaError._ALL_BROKERS_DOWN,
+            "no broker at broker:9092 can be reached.*check that security.protocol is what it expects",
+        ),
         (KafkaError._AUTHENTICATION, "broker:9092 refuses the login"),
         (KafkaError._SSL, "check security.protocol"),
         (KafkaError.REBALANCE_IN_PROGRESS, "topic 'orders' on broker:9092.*REBALANCE_IN_PROGRESS"),
@@ -169,7 +172,7 @@ def test_an_error_carries_no_secret_that_the_options_do_not_know() -> None:
 
 
 def test_a_time_out_is_explained_by_what_the_connection_suffers_from() -> None:
-    trouble = KafkaError(KafkaError._RESOLVE, "no such host")
+    trouble = KafkaError(KafkaError._RESOLVE, "unknown host")
     error = send_error(KafkaError(KafkaError._MSG_TIMED_OUT), OPTIONS, "orders", trouble=trouble)
     assert "correct bootstrap_servers" in str(error)
     assert isinstance(error, SendError)

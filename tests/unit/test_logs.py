@@ -137,7 +137,7 @@ class TestLogWriter:
     @pytest.mark.parametrize(
         ("event", "ending"),
         [
-            (events.HeartbeatFailing(error="refused"), "for too long. refused"),
+            (events.HeartbeatFailing(error="refused"), "other nodes take its shards. refused"),
             (events.LeaseLapsed(silent_ms=10_400, error="refused"), "after 10.4 s without a heartbeat: refused"),
             (events.LeaseLapsed(silent_ms=10_400), "after 10.4 s without a heartbeat."),
         ],

@@ -131,10 +131,10 @@ class TestHandlers:
     @pytest.mark.parametrize(
         ("handler", "text"),
         [
-            (WithHandle, "WithHandle is a class: pass an object of it, WithHandle()"),
+            (WithHandle, "WithHandle is a class: pass an instance, WithHandle()"),
             (object(), "a object object cannot take jobs; expected a Handler, a function, or an object with a method"),
             (None, "a NoneType object cannot take jobs"),
-            (lambda: None, "it is called with one"),
+            (lambda: None, "must take one argument, the job"),
         ],
     )
     def test_what_cannot_take_jobs_is_refused(self, manager: MultiAppScheduler, handler: object, text: str) -> None:
@@ -144,13 +144,13 @@ class TestHandlers:
 
     def test_an_app_has_one_handler(self, manager: MultiAppScheduler) -> None:
         manager.register_app("sms", WithHandle())
-        with pytest.raises(HandlerError, match="'sms' has a handler already"):
+        with pytest.raises(HandlerError, match="'sms' already has a handler"):
             manager.register_app("sms", WithHandle())
 
     def test_apps_are_registered_before_the_start(self, manager: MultiAppScheduler) -> None:
         manager.register_app("sms", WithHandle())
         manager.start_all()
-        with pytest.raises(HandlerError, match="runs already: register app 'late' before it starts"):
+        with pytest.raises(HandlerError, match="already running: register app 'late' before it starts"):
             manager.register_app("late", WithHandle())
 
     def test_policies_reach_the_node(self, manager: MultiAppScheduler) -> None:
@@ -208,7 +208,7 @@ class TestLife:
     def test_nothing_can_be_scheduled_before_the_start_and_after_the_stop(self, manager: MultiAppScheduler) -> None:
         manager.register_app("sms", WithHandle())
         for _ in range(2):
-            with pytest.raises(Unavailable, match=r"does not run: call start_all\(\) first"):
+            with pytest.raises(Unavailable, match=r"not running: call start_all\(\) first"):
                 manager.schedule_job("sms", None, NOW)
             manager.start_all()
             assert manager.is_running
@@ -218,7 +218,7 @@ class TestLife:
     def test_a_second_start_is_refused(self, manager: MultiAppScheduler) -> None:
         manager.register_app("sms", WithHandle())
         manager.start_all()
-        with pytest.raises(InvalidRequest, match="runs already"):
+        with pytest.raises(InvalidRequest, match="already running"):
             manager.start_all()
         manager.schedule_job("sms", None, timedelta(hours=1))  # and the first one goes on
 
@@ -352,7 +352,9 @@ class TestLife:
         manager.register_app("sms", handle)
         manager.start_all()
         manager.schedule_job("sms", None, NOW)
-        assert "would wait for itself: make the handler a plain function" in str(refusals.get(timeout=BOUND_S))
+        assert "would block the event loop that it waits for: make the handler a plain function" in str(
+            refusals.get(timeout=BOUND_S)
+        )
 
     def test_a_plain_handler_may_schedule_the_next_attempt(self, manager: MultiAppScheduler) -> None:
         seen: SimpleQueue[int] = SimpleQueue()
@@ -514,9 +516,9 @@ class TestIngest:
         [
             ((" ",), "bootstrap_servers"),
             (("k:1", ""), "topic is ''"),
-            ((5,), "5 is no KafkaIngestConfig"),
+            ((5,), "5 is not a KafkaIngestConfig"),
             ((KafkaIngestConfig(), "topic"), "either a KafkaIngestConfig or bootstrap servers and a topic, not both"),
-            (("k:1", "taken"), "topic 'taken' is read in the group 'infinite-scheduler-ingest' already"),
+            (("k:1", "taken"), "topic 'taken' is already read in the group 'infinite-scheduler-ingest'"),
         ],
     )
     def test_what_makes_no_sense_is_refused(

@@ -165,7 +165,7 @@ class TestAnswers:
     async def test_a_generator_of_which_nothing_ran_is_an_error_and_not_done(self, make: Any) -> None:
         answer = await call(make(number for number in range(3)))
         assert isinstance(answer, TypeError)
-        assert "nothing ran" in str(answer)
+        assert "never ran" in str(answer)
 
     async def test_a_coroutine_that_an_async_function_forgot_to_await_is_an_error(self) -> None:
         async def inner() -> None: ...
@@ -244,8 +244,8 @@ class TestFunctions:
     @pytest.mark.parametrize(
         ("function", "options", "says"),
         [
-            (lambda: None, {}, "called with one"),
-            (lambda a, b: None, {}, "called with one"),
+            (lambda: None, {}, "must take one argument, the job; its signature is"),
+            (lambda a, b: None, {}, "must take one argument, the job; its signature is"),
             (dict, {}, "class"),
             (42, {}, "cannot be called"),
             (returning(None), {"batch": 0}, "batch is 0"),

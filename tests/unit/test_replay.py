@@ -126,7 +126,7 @@ async def test_a_time_without_a_zone_needs_the_one_of_its_group_and_topic(
     if due_ms is not None:
         assert (await replayer.replay(letter(bare, topic, group=group))).due_ms == due_ms
         return
-    with pytest.raises(InvalidTime, match=f"no topic '{topic}' that is read by group '{group}': say the zone with"):
+    with pytest.raises(InvalidTime, match=f"no topic '{topic}' that is read by group '{group}': give the zone with"):
         await replayer.replay(letter(bare, topic, group=group))
     assert (await replayer.replay(letter(bare, topic, group=group), AT_MS)).due_ms == AT_MS
     assert len(shelf.taken) == 2
@@ -162,11 +162,11 @@ async def test_another_moment_counts_for_a_message_without_an_envelope_too() -> 
     ("value", "why"),
     [
         (None, "has no value"),
-        (b"not json", "no JSON"),
+        (b"not json", "not valid JSON"),
         (b"\xff", "JSON"),
-        (b"[1]", "no object"),
-        (b"[" * 100_000, "nested too deeply|no JSON|no object"),
-        (b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00", "jobData": 7}', "jobData is no object"),
+        (b"[1]", "not an object"),
+        (b"[" * 100_000, "nested too deeply|not valid JSON|not an object"),
+        (b'{"appName": "sms", "scheduledTime": "2030-01-31T09:00:00", "jobData": 7}', "jobData is not an object"),
         (b'{"what": "is this"}', "appName is required"),
         (b'{"scheduledTime": "2030-01-31T09:00:00"}', "appName is required"),
     ],
@@ -196,5 +196,5 @@ async def test_a_handler_that_cannot_look_is_told_of() -> None:
         raise ConnectionError("the directory is away")
 
     value = json.dumps({"appName": "sms", "scheduledTime": AT_MS}).encode()
-    with pytest.raises(InvalidRequest, match="could not look at it: ConnectionError: the directory is away"):
+    with pytest.raises(InvalidRequest, match="could not check it: ConnectionError: the directory is away"):
         await replayed(value, sms=App(stumble))

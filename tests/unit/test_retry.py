@@ -153,7 +153,7 @@ def test_retry_on_narrows_what_is_retried() -> None:
         ({"delays": (5, -1)}, "delays: a delay cannot be negative: -1"),
         ({"delays": (5, 1), "count_from": "creation"}, "delays .* ascending"),
         ({"initial": -1}, "initial: a delay cannot be negative: -1"),
-        ({"initial": "soon"}, "initial: 'soon' is no delay; expected '90s'"),
+        ({"initial": "soon"}, "initial: 'soon' is not a delay; expected '90s'"),
         ({"factor": 0.5}, "factor is 0.5; expected 1 or more"),
         ({"factor": float("nan")}, "factor is nan; expected 1 or more"),
         ({"initial": "2s", "maximum": "1s"}, "maximum is '1s'; expected at least initial, which is '2s'"),

@@ -129,7 +129,7 @@ def test_what_is_left_out_has_the_documented_default() -> None:
         ({"campaignTaskId": 1.5}, "campaignTaskId is 1.5; expected a whole number"),
         ({"campaignTaskId": True}, "campaignTaskId is true"),
         ({"campaignTaskId": [1]}, "expected a whole number"),
-        ({"campaignTaskId": 1, "retryAttempt": 0}, "retryAttempt is 0; expected a whole number from 1"),
+        ({"campaignTaskId": 1, "retryAttempt": 0}, "retryAttempt is 0; expected a whole number of at least 1"),
         ({"campaignTaskId": 1, "retryAttempt": -1}, "retryAttempt is -1"),
         ({"campaignTaskId": 1, "retryAttempt": "2"}, 'retryAttempt is "2"'),
         ({"campaignTaskId": 1, "createdOn": True}, "createdOn is true; expected a time"),

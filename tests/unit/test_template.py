@@ -86,14 +86,14 @@ def test_data_that_is_no_object_has_no_fields(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{", "a brace is alone"),
-        ("a}", "a brace is alone"),
-        ("{a", "a brace is alone"),
+        ("{", "has a single brace"),
+        ("a}", "has a single brace"),
+        ("{a", "has a single brace"),
         ("{}", "use the name of a field"),
         ("{a..b}", "use the name of a field"),
         ("{a b}", "use the name of a field"),
-        ("{job}", "known are {job.id}"),
-        ("{job.idd}", "known are {job.id}"),
+        ("{job}", "use one of {job.id}"),
+        ("{job.idd}", "use one of {job.id}"),
     ],
 )
 def test_a_template_that_cannot_be_read_is_refused_with_what_to_write(template: str, words: str) -> None:

@@ -84,17 +84,17 @@ async def test_what_is_not_asked_for_is_left_to_the_brokers() -> None:
 
 async def test_more_replicas_than_brokers_are_refused_before_anything_is_made() -> None:
     cluster = Cluster(2)
-    with pytest.raises(InvalidRequest, match="3 replicas need as many brokers, and there are 2 brokers"):
+    with pytest.raises(InvalidRequest, match="3 replicas need as many brokers, but there are 2 brokers"):
         await make_topics(cluster, [WantedTopic(name="one"), WantedTopic(name="two", replication=3)])
     assert cluster.topics == {}
 
 
 @pytest.mark.parametrize("name", ["", " ", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\n"])
 def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no name that a topic can have"):
+    with pytest.raises(InvalidRequest, match="is not a valid topic name"):
         WantedTopic(name=name)
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequest, match="there is no preset 'sms': use sms-retry or ingest"):
+    with pytest.raises(InvalidRequest, match="unknown preset 'sms': use sms-retry or ingest"):
         preset("sms")

@@ -88,13 +88,13 @@ def test_a_job_in_flight_says_since_when_and_where() -> None:
     answer = judged(record(attempts=(RUNNING,)))
     assert answer.reason is Reason.IN_FLIGHT
     assert "4s ago, on node scheduler-1, as attempt 1" in answer.why
-    assert "does not live" not in answer.why
+    assert "is not alive" not in answer.why
 
 
 def test_a_job_that_was_in_flight_on_a_dead_node_is_handed_over_again() -> None:
     answer = judged(record(attempts=(RUNNING,)), survey(dead=frozenset({"n1"})))
     assert answer.reason is Reason.IN_FLIGHT
-    assert "does not live any more" in answer.why
+    assert "is not alive any more" in answer.why
 
 
 def test_an_overdue_job_of_a_paused_app_says_how_to_resume_it() -> None:
@@ -199,7 +199,11 @@ def test_the_age_of_a_sign_of_life_is_measured_by_the_stores_clock() -> None:
     ("fields", "why", "note"),
     [
         ({"drain_asked": True, "draining": True}, "drained, as an operator asked", "nodes resume scheduler-1"),
-        ({"clock_off": True, "draining": True}, "too far from the store's clock", "chrony"),
+        (
+            {"clock_off": True, "draining": True},
+            "held back, since its clock differs too much from the store's",
+            "chrony",
+        ),
     ],
 )
 def test_a_job_whose_nodes_hold_back_says_so_and_what_to_do(fields: dict[str, bool], why: str, note: str) -> None:
@@ -217,4 +221,4 @@ def test_what_runs_on_a_node_that_drains_is_in_flight() -> None:
     around = survey(nodes=(row(drain_asked=True, draining=True),))
     answer = judged(record(attempts=(RUNNING,)), around)
     assert answer.reason is Reason.IN_FLIGHT
-    assert "does not live" not in answer.why
+    assert "is not alive" not in answer.why

@@ -2,7 +2,7 @@
 
 
 def main() -> int:
-    """Run the command that the arguments name, and return its exit code."""
-    from infinite_scheduler.cli.run import run  # noqa: PLC0415 - whoever imports the package does not need typer
+    """Run the command named by the arguments, and return its exit code."""
+    from infinite_scheduler.cli.run import run  # noqa: PLC0415 - importing the package must not need typer
 
     return run()

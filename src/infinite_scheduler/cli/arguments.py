@@ -12,6 +12,6 @@ At = Annotated[
 ]
 In = Annotated[str | None, typer.Option("--in", metavar="DELAY", help="After how long: 90s, 5m, 1h30m, 2d.")]
 Kafka = Annotated[
-    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; outweighs the configuration.")
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; overrides the configuration.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]

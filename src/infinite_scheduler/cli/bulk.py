@@ -1,4 +1,4 @@
-"""Many jobs from a file: read twice, first to check every line, then to schedule, in little memory at any size."""
+"""Many jobs from a file: read twice, first to check every line, then to schedule, with little memory at any size."""
 
 import json
 import shutil
@@ -31,14 +31,14 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Their payloads together, about."""
 
 SPOOLED: Final = 8 * 1024 * 1024
-"""What is piped in stays in memory up to here, then it goes to a temporary file."""
+"""Piped input stays in memory up to this size, then it goes to a temporary file."""
 
 OVERHEAD: Final = 64 * 1024
 """How much longer than its data a line may be."""
 
 
 class Line(NamedTuple):
-    """One line of the file that was read: a job, or what is wrong with it."""
+    """One line of the file: a job, or what is wrong with it."""
 
     number: int
     spec: JobSpec | None
@@ -61,14 +61,14 @@ class Bulk:
         self._bad = array("Q")  # the numbers of bad lines, in order
 
     def parse(self, line: bytes) -> JobSpec:
-        """The job that one line asks for."""
+        """The job in one line."""
         return parse_line(line, app=self._app, now_ms=self._now_ms, zone=self._zone, max_payload=self._max_payload)
 
     async def check(self, lines: IO[bytes], out: Output, *, skip_bad: bool, client: Client | None = None) -> None:
-        """The first pass: report every bad line, and refuse the file unless they are to be skipped.
+        """The first pass: report every bad line, and refuse the file unless bad lines are to be skipped.
 
-        Bad is also a line whose idempotency key the store holds for another job; without a client there is no store yet
-        that could hold one.
+        A line is also bad if its idempotency key belongs to another job in the store; without a client there is no
+        store yet.
         """
         for batch in _batches(_shown(self._read(lines), lines, "checking")):
             for line in batch if client is None else await _looked_up(client, batch):
@@ -78,7 +78,7 @@ class Bulk:
                     self._bad.append(line.number)
                     _report(out, line.number, line.error)
         if self._bad and not (skip_bad and self._good):
-            advice = "correct what is wrong" if skip_bad else "correct what is wrong, or use --skip-bad"
+            advice = "correct them" if skip_bad else "correct them, or use --skip-bad"
             bad, every = len(self._bad), self._good + len(self._bad)
             raise InvalidRequest(f"{_count(bad, 'bad line')} among {every:,}, so nothing was accepted: {advice}")
 
@@ -112,10 +112,10 @@ class Bulk:
         return place < len(self._bad) and self._bad[place] == number
 
     async def _submit(self, session: Session, batch: Sequence[Line], *, skip_bad: bool) -> AsyncIterator[Answers]:
-        """Accept a batch, all or none of it; where bad lines are skipped, one by one if the store refuses one of them.
+        """Accept a batch, all or none of it; if bad lines are skipped, one by one after the store refused one of them.
 
         It refuses only what has changed since the first pass: another process has taken an idempotency key. Each answer
-        is given as soon as it is durable, so that none is lost when a later one fails.
+        is returned as soon as it is durable, so that none is lost if a later one fails.
         """
         specs = [line.spec for line in batch if line.spec is not None]
         try:
@@ -152,12 +152,12 @@ class Bulk:
 
 
 class _Tally:
-    """What was accepted so far."""
+    """What has been accepted so far."""
 
     def __init__(self) -> None:
         self.accepted = self.repeated = 0
         self.last_line = 0  # the last one that was accepted
-        self.sent_line = 0  # the last one that the store was asked for
+        self.sent_line = 0  # the last one that was sent to the store
         self.first_ms: int | None = None
         self.last_ms: int | None = None
 
@@ -174,13 +174,13 @@ class _Tally:
     def sentence(self, app: str) -> str:
         if self.first_ms is None or self.last_ms is None:
             return f"nothing to schedule for {app}: the file has no jobs"
-        known = f" ({self.repeated:,} known already by their idempotency keys)" if self.repeated else ""
+        known = f" ({self.repeated:,} already known by their idempotency keys)" if self.repeated else ""
         moments = f"due from {iso(self.first_ms)} to {iso(self.last_ms)}"
         return f"scheduled {_count(self.accepted, 'job')}{known} for {app}, {moments}"
 
 
 class _Keys:
-    """The idempotency keys of a file: one that comes twice must mean one job. On disk, as there may be millions."""
+    """The idempotency keys of a file: one that occurs twice must mean one job. On disk, since there may be millions."""
 
     def __enter__(self) -> "_Keys":
         self._database = sqlite3.connect("", isolation_level=None)  # a temporary file that SQLite removes
@@ -192,7 +192,7 @@ class _Keys:
         self._database.close()
 
     def add(self, spec: JobSpec, number: int) -> None:
-        """Remember the key of a job, or refuse one that stands for another job."""
+        """Remember the key of a job, or refuse one that is used for another job."""
         key = spec.idempotency_key
         if key is None:
             return
@@ -202,13 +202,13 @@ class _Keys:
         first, line = self._database.execute("SELECT digest, line FROM keys WHERE key = ?", (key,)).fetchone()
         if first != spec.digest:
             raise InvalidRequest(
-                f"idempotency key {key!r} stands for another time or data in line {line}: use a new key"
+                f"idempotency key {key!r} is used with another time or data in line {line}: use a new key"
             )
 
 
 @contextmanager
 def open_lines(file: str) -> Iterator[IO[bytes]]:
-    """The file, or standard input for "-", such that it can be read twice."""
+    """The file, or standard input for "-", in a form that can be read twice."""
     if file == "-":
         with _spooled(sys.stdin.buffer) as spooled:
             yield spooled
@@ -236,7 +236,7 @@ def _spooled(source: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes | None]]:
-    """The lines with their numbers; None for one that is too long to be held in memory."""
+    """The lines with their numbers; None for one that is too long for memory."""
     number = 0
     while line := file.readline(longest):
         number += 1
@@ -247,7 +247,7 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes | None]]:
 
 
 async def _looked_up(client: Client, batch: Sequence[Line]) -> Sequence[Line]:
-    """The lines, with an error where the store holds the idempotency key for another job."""
+    """The lines, with an error if the idempotency key belongs to another job in the store."""
     good = [line for line in batch if line.spec is not None]
     conflicts = await client.conflicts([line.spec for line in good if line.spec is not None])
     refused = {good[place].number: str(error) for place, error in conflicts.items()}
@@ -268,7 +268,7 @@ def _batches(lines: Iterator[Line]) -> Iterator[Sequence[Line]]:
 
 
 def _shown(lines: Iterator[Line], file: IO[bytes], what: str) -> Iterator[Line]:
-    """The lines, with a bar on the terminal that says how far the file was read."""
+    """The lines, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield from lines
         return
@@ -295,14 +295,14 @@ def _answer(out: Output, accepted: Answers) -> None:
 
 
 def _report_stop(out: Output, tally: _Tally, *, certain: bool) -> None:
-    """Say what was accepted before an error. Unless the store has refused, its last answer may have been lost."""
+    """Say what was accepted before an error. Unless the store refused it, its last answer may have been lost."""
     doubt = tally.sent_line if tally.sent_line > tally.last_line and not certain else None
     if out.as_json:
         told = {"accepted": tally.accepted, "last_line": tally.last_line, "in_doubt_up_to_line": doubt}
         print(json.dumps(told), file=sys.stderr)
         return
     text = f"stopped: {_count(tally.accepted, 'job')} accepted, up to line {tally.last_line}"
-    out.note(f"{text}; what follows, up to line {doubt}, may have been accepted too" if doubt else text)
+    out.note(f"{text}; the lines after it, up to line {doubt}, may have been accepted too" if doubt else text)
 
 
 def _count(number: int, word: str) -> str:

@@ -9,13 +9,13 @@ from infinite_scheduler.views.times import ms_of, relative, span
 
 NONCE_SHOWN = 6
 LOOK_MS = 250
-"""How often a drain that is waited for is looked at."""
+"""How often to check a drain that is waited for."""
 
 SHOWN_COUNTS = ("accepted", "done", "failed", "expired", "cancelled", "retried")
 
 
 async def list_nodes(session: Session) -> None:
-    """Print the nodes that the store knows."""
+    """Print the nodes of the store."""
     survey = await session.client.survey()
     now_ms = session.now_ms
     nodes = node_views(survey, now_ms, session.lease_ms)
@@ -24,10 +24,10 @@ async def list_nodes(session: Session) -> None:
             session.out.record(node)
         return
     if not nodes:
-        session.out.note("no node runs: start one with infinite-scheduler serve")
+        session.out.note("no node is running: start one with infinite-scheduler serve")
         return
     session.out.table(
-        ("node", "nonce", "state", "apps", "shards", "started", "last sign of life", "clock"),
+        ("node", "nonce", "state", "apps", "shards", "started", "last heartbeat", "clock"),
         [
             (
                 node.node,
@@ -54,7 +54,7 @@ def _offset(offset_ms: int | None) -> str | None:
 
 
 async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
-    """Ask a node to give up what it owns; wait until it has."""
+    """Ask a node to give up its shards; wait until it has."""
     count = await session.client.drain_node(node_id)
     if not session.out.as_json:
         session.out.say(f"{_named(node_id, count)} gives up its shards and takes none; it follows within a heartbeat")
@@ -62,7 +62,7 @@ async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
     if session.out.as_json:
         session.out.record(DrainView(node=node_id, drain_asked=True, nodes=count, shards=left))
     elif wait:
-        session.out.say(f"{node_id} owns nothing any more")
+        session.out.say(f"{node_id} owns no shards any more")
 
 
 async def resume_node(session: Session, node_id: str) -> None:
@@ -80,7 +80,7 @@ def _named(node_id: str, count: int) -> str:
 
 
 async def _drained(session: Session, node_id: str) -> int:
-    """Look until the nodes of this name own nothing, and say how far they are whenever that changes."""
+    """Wait until the nodes of this name own nothing, and report the progress whenever it changes."""
     told = None
     while left := await _shards_of(session, node_id, must_live=True):
         if left != told and not session.out.as_json:
@@ -99,13 +99,13 @@ async def _shards_of(session: Session, node_id: str, *, must_live: bool = False)
     owned = sum(info.owner.nonce in nonces for info in view.shards)
     if must_live and owned and not any(node_state(node, view, now_ms, session.lease_ms) in LIVING for node in nodes):
         raise Unavailable(
-            f"node {node_id} does not live any more and owns {owned} shards: another node takes them over, if one runs"
+            f"node {node_id} is not alive any more and owns {owned} shards: another node takes them over, if one runs"
         )
     return owned
 
 
 async def list_apps(session: Session) -> None:
-    """Print the apps that the store knows."""
+    """Print the apps of the store."""
     apps = app_views(await session.client.survey(), session.now_ms, session.lease_ms)
     if session.out.as_json:
         for app in apps:
@@ -132,7 +132,7 @@ async def list_apps(session: Session) -> None:
 
 
 async def pause_app(session: Session, app: str) -> None:
-    """Hand over no jobs of an app until it is resumed."""
+    """Stop handing over jobs of an app until it is resumed."""
     await session.client.pause(app)
     await _print_pause(session, app, "paused")
 

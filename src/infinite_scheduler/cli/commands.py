@@ -22,11 +22,11 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The name of a nod
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
 
 app = typer.Typer(
-    help="Give it a message and a moment: it hands the message over at that moment, never early, never lost.",
+    help="Give it a message and a time: it hands the message over at that time, never early, never lost.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-jobs = typer.Typer(help="Look at jobs, and change those that wait.")
+jobs = typer.Typer(help="Look at jobs, and change waiting ones.")
 apps = typer.Typer(help="Look at apps, pause and resume them.")
 nodes = typer.Typer(help="Look at nodes, drain and resume them.")
 app.add_typer(jobs, name="jobs")
@@ -69,14 +69,14 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Give it a message and a moment: it hands the message over at that moment, never early, never lost."""
+    """Give it a message and a time: it hands the message over at that time, never early, never lost."""
     del version
     _help_without_command(context)
 
 
 @jobs.callback(invoke_without_command=True)
 def jobs_root(context: typer.Context) -> None:
-    """Look at jobs, and change those that wait."""
+    """Look at jobs, and change waiting ones."""
     _help_without_command(context)
 
 
@@ -110,9 +110,7 @@ def _list_nodes(place: Place) -> int:
 def demo(
     kafka: Annotated[
         str | None,
-        typer.Option(
-            "--kafka", metavar="HOST:PORT", help="Brokers instead of the embedded one; uses topics of its own."
-        ),
+        typer.Option("--kafka", metavar="HOST:PORT", help="Brokers instead of the embedded one; uses its own topics."),
     ] = None,
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="A store instead of a temporary file.")
@@ -120,7 +118,7 @@ def demo(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """See it work: five SMS that failed, from SMS_Retry through the store to SMS_Send. Takes about 15 s."""
+    """See it work: five failed SMS, from SMS_Retry through the store to SMS_Send. Takes about 15 s."""
     del debug
     from infinite_scheduler.cli.demo import run_demo
 
@@ -133,7 +131,7 @@ def serve(
     place: Place,
     kafka: Annotated[
         str | None,
-        typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; outweighs the configuration."),
+        typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; overrides the configuration."),
     ] = None,
     node_id: Annotated[
         str | None,
@@ -150,8 +148,8 @@ def serve(
 @with_place
 def migrate(
     place: Place,
-    create: Annotated[bool, typer.Option("--create", help="Make the database itself, if it is missing.")] = False,
-    days: Annotated[int, typer.Option("--days", min=0, max=366, help="For how many days ahead to make tables.")] = 40,
+    create: Annotated[bool, typer.Option("--create", help="Create the database itself, if it is missing.")] = False,
+    days: Annotated[int, typer.Option("--days", min=0, max=366, help="Days ahead to create tables for.")] = 40,
 ) -> int:
     """Prepare a store: the schema, the configured apps and their tables for the days ahead."""
     from infinite_scheduler.cli.migrate import prepare_store
@@ -171,7 +169,7 @@ def schedule(
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="Schedule many: a JSON object a line; - reads standard input."),
+        typer.Option("--from", metavar="FILE", help="Schedule many: one JSON object per line; - reads standard input."),
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="With --from: accept the good lines although others are bad.")
@@ -181,14 +179,14 @@ def schedule(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--idempotency-key", "--key", help="The same key again answers with the first job."),
+        typer.Option("--idempotency-key", "--key", help="A repeated key answers with the first job."),
     ] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A word to find the job by; may be repeated.")] = None,
     job_name: Annotated[str | None, typer.Option("--name", help="A name for people.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="A group for people.")] = None,
-    request_id: Annotated[str | None, typer.Option("--request-id", help="An id that log lines carry.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="An id for log lines.")] = None,
 ) -> int:
-    """Schedule a job for an app, or many from a file. What is answered for is durable."""
+    """Schedule a job for an app, or many from a file. Acknowledged jobs are durable."""
     from infinite_scheduler.cli.schedule import Wish, schedule_file, schedule_one
 
     fields = {
@@ -208,7 +206,7 @@ def schedule(
 @app.command()
 @with_place
 def explain(place: Place, job: JobIdText) -> int:
-    """Say where a job is, who owns it, and why it has not fired."""
+    """Say where a job is, which node owns it, and why it has not been handed over."""
     from infinite_scheduler.cli.jobs import explain_job
     from infinite_scheduler.cli.session import ask
 
@@ -229,19 +227,19 @@ def jobs_list(
         ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs accepted for this moment or later.")
+        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs accepted for this time or later.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs accepted for before this moment.")
+        str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs accepted for a time before this.")
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only jobs with this tag.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="JOB", help="Go on after this job, the last one of a list.")
+        str | None, typer.Option("--cursor", metavar="JOB", help="Continue after this job, the last one of a list.")
     ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The latest moments first.")] = False,
+    newest: Annotated[bool, typer.Option("--newest", help="The latest times first.")] = False,
 ) -> int:
-    """List jobs in the order of their moments."""
+    """List jobs in the order of the times for which they were accepted."""
     from infinite_scheduler.cli.jobs import list_jobs
     from infinite_scheduler.cli.session import ask
 
@@ -252,7 +250,7 @@ def jobs_list(
 @jobs.command("show")
 @with_place
 def jobs_show(place: Place, job: JobIdText) -> int:
-    """Show everything about one job, its failed attempts too."""
+    """Show everything about one job, including its failed attempts."""
     from infinite_scheduler.cli.jobs import show_job
     from infinite_scheduler.cli.session import ask
 
@@ -262,7 +260,7 @@ def jobs_show(place: Place, job: JobIdText) -> int:
 @jobs.command("cancel")
 @with_place
 def jobs_cancel(place: Place, job: JobIdText) -> int:
-    """Take a job back: after this it never fires. Ends with 4 when it is too late."""
+    """Cancel a job: after this it is never handed over. Ends with 4 if it is too late."""
     from infinite_scheduler.cli.jobs import cancel_job
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -277,7 +275,7 @@ def jobs_reschedule(
     at: At = None,
     delay: In = None,
 ) -> int:
-    """Move a job that waits to another moment."""
+    """Move a waiting job to another time."""
     from infinite_scheduler.cli.jobs import reschedule_job
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -287,7 +285,7 @@ def jobs_reschedule(
 @jobs.command("run-now")
 @with_place
 def jobs_run_now(place: Place, job: JobIdText) -> int:
-    """Let a job that waits fire at once."""
+    """Hand a waiting job over at once."""
     from infinite_scheduler.cli.jobs import run_job_now
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -297,7 +295,7 @@ def jobs_run_now(place: Place, job: JobIdText) -> int:
 @jobs.command("retry")
 @with_place
 def jobs_retry(place: Place, job: JobIdText) -> int:
-    """Try a failed, expired or cancelled job again."""
+    """Retry a failed, expired or cancelled job."""
     from infinite_scheduler.cli.jobs import retry_job
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -307,7 +305,7 @@ def jobs_retry(place: Place, job: JobIdText) -> int:
 @apps.command("list")
 @with_place
 def apps_list(place: Place) -> int:
-    """List the apps that the store knows, with the nodes that run them and what became of their jobs."""
+    """List the apps of the store, with the nodes that run them and the outcomes of their jobs."""
     from infinite_scheduler.cli.cluster import list_apps
     from infinite_scheduler.cli.session import ask
 
@@ -317,7 +315,7 @@ def apps_list(place: Place) -> int:
 @apps.command("pause")
 @with_place
 def apps_pause(place: Place, name: AppName) -> int:
-    """Hand over no jobs of an app, on any node, until it is resumed; they are accepted all the same."""
+    """Stop handing over jobs of an app, on all nodes, until it is resumed; jobs are still accepted."""
     from infinite_scheduler.cli.cluster import pause_app
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -327,7 +325,7 @@ def apps_pause(place: Place, name: AppName) -> int:
 @apps.command("resume")
 @with_place
 def apps_resume(place: Place, name: AppName) -> int:
-    """Hand over the jobs of a paused app again, with what has become due meanwhile."""
+    """Hand over the jobs of a paused app again, including those that have become due meanwhile."""
     from infinite_scheduler.cli.cluster import resume_app
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -337,7 +335,7 @@ def apps_resume(place: Place, name: AppName) -> int:
 @nodes.command("list")
 @with_place
 def nodes_list(place: Place) -> int:
-    """List the nodes, whether they live, what they own, and how far their clocks are from the store's."""
+    """List the nodes, whether they are alive, what they own, and how far their clocks are from the store's."""
     return _list_nodes(place)
 
 
@@ -348,7 +346,7 @@ def nodes_drain(
     node: NodeName,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the node owns nothing.")] = False,
 ) -> int:
-    """Ask a node to give up its shards in good order and to take none, until it is resumed or restarted."""
+    """Ask a node to release its shards and to take none, until it is resumed or restarted."""
     from infinite_scheduler.cli.cluster import drain_node
     from infinite_scheduler.cli.session import Intent, ask
 
@@ -358,7 +356,7 @@ def nodes_drain(
 @nodes.command("resume")
 @with_place
 def nodes_resume(place: Place, node: NodeName) -> int:
-    """Let a node that was drained take shards again."""
+    """Let a drained node take shards again."""
     from infinite_scheduler.cli.cluster import resume_node
     from infinite_scheduler.cli.session import Intent, ask
 

@@ -1,4 +1,4 @@
-"""What a shell offers for the word that is being typed: found out quickly, or not at all, and nothing is made."""
+"""What a shell offers for the word being typed: found out quickly, or not at all, and nothing is created."""
 
 from collections.abc import Iterable, MutableMapping, Sequence
 
@@ -6,7 +6,7 @@ import typer
 
 
 def rejoin_words(environ: MutableMapping[str, str]) -> None:
-    """Put together what bash takes apart: it breaks words at ":" and "=", so that a URL arrives as three."""
+    """Join what bash splits: it breaks words at ":" and "=", so that a URL arrives as three."""
     words, current = environ.get("COMP_WORDS", "").split("\n"), int(environ.get("COMP_CWORD") or 0)
     place = current
     whole: list[str] = []
@@ -23,17 +23,17 @@ def rejoin_words(environ: MutableMapping[str, str]) -> None:
 
 
 def app_names(context: typer.Context) -> list[str]:
-    """The apps of the store and of the configuration that the words before name; none if anything is wrong."""
+    """The apps of the store and of the configuration named in the words before; none if anything is wrong."""
     try:
         return sorted(set(_names(context.params.get("config"), context.params.get("store"))))
-    except Exception:  # noqa: BLE001 - a shell that completes a word is no place for complaints
+    except Exception:  # noqa: BLE001 - completion in a shell must not print errors
         return []
 
 
 def _names(config: object, store: object) -> Iterable[str]:
     if isinstance(store, str):
-        return _stored(store)  # without the settings, which take a moment to be imported
-    from pathlib import Path  # noqa: PLC0415 - what is not needed for every word is loaded when it is
+        return _stored(store)  # without the settings, which take a moment to import
+    from pathlib import Path  # noqa: PLC0415 - loaded only when needed
 
     from infinite_scheduler.config import load_settings  # noqa: PLC0415
 

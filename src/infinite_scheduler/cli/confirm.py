@@ -1,4 +1,4 @@
-"""A last question before something that cannot be taken back."""
+"""A last question before something that cannot be undone."""
 
 import sys
 
@@ -8,7 +8,7 @@ from infinite_scheduler.errors import InvalidRequest
 
 
 def confirmed(question: str, refusal: str) -> bool:
-    """What somebody at the terminal says to it; where nobody can be asked, it is refused."""
+    """The answer given at the terminal; refused if there is no terminal."""
     if not sys.stdin.isatty():
         raise InvalidRequest(refusal)
     return typer.confirm(question, err=True)

@@ -1,7 +1,7 @@
-"""The demo: five SMS that failed, by way of Kafka and the store, until a provider that is down at first has taken all.
+"""The demo: five failed SMS go through Kafka and the store until a provider that is down at first has taken them all.
 
-SMS_Retry -> store -> SMS_Send: the real engine between two topics. Who sends to the first one and reads the second is
-the SMS service, and that is what this file plays.
+SMS_Retry -> store -> SMS_Send: the real engine between two topics. The SMS service sends to the first topic and reads
+the second; this file plays that service.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MAX_ATTEMPTS: Final = 5
 START_LIMIT_MS: Final = 12_000
 TIME_LIMIT_S: Final = 15.0
 
-MESSAGES: Final = (  # to whom, what, and how often the provider refuses it again
+MESSAGES: Final = (  # to whom, what, and how often the provider still refuses it
     ("+49 30 555 0101", "Your code is 4711", 2),
     ("+81 3 5550 0102", "Your parcel is here", 1),
     ("+1 212 555 0103", "Gate B42, boarding now", 3),
@@ -37,7 +37,7 @@ MESSAGES: Final = (  # to whom, what, and how often the provider refuses it agai
 
 
 class Sms(msgspec.Struct, kw_only=True):
-    """One message on its way, as the SMS service knows it."""
+    """One message on its way, as the SMS service sees it."""
 
     task_id: int
     to: str
@@ -50,7 +50,7 @@ class Sms(msgspec.Struct, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo proves."""
+    """The result of the demo."""
 
     delivered: int
     early: int
@@ -66,15 +66,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Show = Callable[[Sms], None]
-"""Told whenever something happened to a message."""
+"""Called whenever something happened to a message."""
 
 
 class Demo:
-    """The SMS service: it schedules what failed, and sends what comes back at its moment."""
+    """The SMS service: it schedules failed messages, and sends those that come back when due."""
 
     def __init__(self, show: Show, kafka: str | None = None, store: str | None = None) -> None:
         self._clock = SystemClock()
-        first_task = self._clock.wall_ms()  # so that nothing of another demo is taken for ours
+        first_task = self._clock.wall_ms()  # so that messages of another demo are not taken for ours
         self.messages = [
             Sms(task_id=first_task + i, to=to, text=text, refusals=refusals)
             for i, (to, text, refusals) in enumerate(MESSAGES)
@@ -88,7 +88,7 @@ class Demo:
         self._listening, self._over = Event(), Event()
 
     async def play(self) -> Summary:
-        """From the first failure to the last delivery."""
+        """Run from the first failure to the last delivery."""
         began_ms = self._clock.steady_ms()
         async with open_stage(*self._place, left=self.left) as stage:
             with SmsRetryProducer(stage.options, topic=stage.retry_topic, app_name=stage.app) as retries:
@@ -113,20 +113,20 @@ class Demo:
             await sending
 
     async def _both_ends(self, scheduler: Scheduler) -> None:
-        """Wait for the consumer groups to form: what is scheduled before would only be late."""
+        """Wait for the consumer groups to form: messages scheduled earlier would only be late."""
         for _ in range(START_LIMIT_MS // 20):
             if scheduler.doors[0].ready and self._listening.is_set():
                 return
             await asyncio.sleep(0.02)
 
     def _fail(self, retries: SmsRetryProducer) -> None:
-        """The beginning: nothing could be sent, so everything is scheduled. Times on these topics are whole seconds."""
+        """The beginning: nothing could be sent, so everything is scheduled. Times here are in whole seconds."""
         first_ms = math.ceil(self._clock.wall_ms() / 1000 + FIRST_S) * 1000
         for i, sms in enumerate(self.messages):
             self._schedule(retries, sms, first_ms + i // 2 * 1000, "Network timeout")
 
     def _schedule(self, retries: SmsRetryProducer, sms: Sms, due_ms: int, reason: str) -> None:
-        """Ask for the next attempt."""
+        """Request the next attempt."""
         now_ms = self._clock.wall_ms()
         retries.schedule_retry(sms.task_id, moment(now_ms), moment(due_ms), sms.attempt + 1, reason)
         sms.state, sms.due_ms = "refused" if sms.attempt else "scheduled", due_ms
@@ -146,10 +146,10 @@ class Demo:
             consumer.close()
 
     def _send(self, retry: dict[str, Any], published_ms: int, retries: SmsRetryProducer) -> None:
-        """Hand one message to the provider; if that fails, schedule the next attempt, up to a maximum."""
+        """Give one message to the provider; if that fails, schedule the next attempt, up to a maximum."""
         seen_ms = self._clock.wall_ms()
         sms = next((sms for sms in self.messages if sms.task_id == retry["campaignTaskId"]), None)
-        if sms is None or retry["retryAttempt"] <= sms.attempt:  # delivered at least once: a repeat is passed over
+        if sms is None or retry["retryAttempt"] <= sms.attempt:  # delivered at least once: a repeat is skipped
             return
         due_ms = int(datetime.fromisoformat(f"{retry['scheduledRetryTime']}Z").timestamp()) * 1000
         sms.attempt, sms.late_ms = retry["retryAttempt"], seen_ms - due_ms
@@ -187,11 +187,11 @@ def _quantile(ordered: list[int], fraction: float) -> int:
 
 
 def run_demo(*, kafka: str | None = None, store: str | None = None, as_json: bool = False) -> int:
-    """Play it on the terminal, as lines where there is none, or as JSON."""
-    from infinite_scheduler.cli.demo_view import play_as_json, play_as_lines, play_live  # noqa: PLC0415 - it needs our words
+    """Show it on a terminal, as plain lines elsewhere, or as JSON."""
+    from infinite_scheduler.cli.demo_view import play_as_json, play_as_lines, play_live  # noqa: PLC0415 - it imports this module
     from infinite_scheduler.cli.output import console  # noqa: PLC0415
 
-    logging.getLogger("infinite_scheduler").addHandler(logging.NullHandler())  # refusals are the point, not a warning
+    logging.getLogger("infinite_scheduler").addHandler(logging.NullHandler())  # refusals are expected, not a warning
     screen = console()
     if as_json:
         summary = asyncio.run(play_as_json(kafka, store))

@@ -1,4 +1,4 @@
-"""Where the demo plays: a broker and a store that end with it, or real ones, on which it disturbs nobody."""
+"""Where the demo runs: a broker and a store that end with it, or real ones, on which it disturbs nothing."""
 
 import os
 import secrets
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 APP: Final = "sms_retry"
 TOPICS: Final = {"SMS_Retry": 6, "SMS_Send": 6, "SMS_Retry_DLQ": 3}
-"""The usual names, and how many partitions each has."""
+"""The usual names, and their numbers of partitions."""
 
 KAFKA_LOGIN: Final = "INFINITE_SCHEDULER_KAFKA__"
 STORE_LOGIN: Final = "INFINITE_SCHEDULER_STORE__PASSWORD"
-"""How variables begin that count where a real broker or store is named: what it takes to be let in."""
+"""The prefixes of variables that apply to a real broker or store: what the login needs."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo uses. The names are the usual ones, with a mark where somebody else may use those."""
+    """What the demo uses. The names are the usual ones, with a suffix where they may be in use."""
 
     servers: str
     store: str
@@ -56,7 +56,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> Settings:
-        """Those of the scheduler: one topic in, one app that publishes to another."""
+        """The settings of the scheduler: one topic in, one app that publishes to another."""
         known = (*((KAFKA_LOGIN,) if self.mark else ()), *((STORE_LOGIN,) if self.app != APP else ()))
         own = {"topic": self.retry_topic, "dlq_topic": self.dlq_topic, "group_id": self.groups[0]}
         return load_settings(
@@ -72,7 +72,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> KafkaOptions:
-        """How to connect."""
+        """The connection options."""
         return self.settings.kafka.options()
 
     def consumer(self) -> "Consumer":
@@ -109,10 +109,10 @@ def _temporary_store() -> Iterator[str]:
 
 @asynccontextmanager
 async def _own_topics(stage: Stage, left: list[str]) -> AsyncIterator[None]:
-    """Topics that nobody else uses, gone at the end, and the groups that read them too."""
+    """Topics of the demo's own, deleted at the end together with their groups."""
     wanted = [WantedTopic(name=f"{name}{stage.mark}", partitions=size) for name, size in TOPICS.items()]
     async with Admin(stage.options) as admin:
-        await admin.overview([])  # where nobody answers, there is nothing to clean up
+        await admin.overview([])  # if no broker answers, there is nothing to clean up
         try:
             await make_topics(admin, wanted)
             yield

@@ -21,13 +21,13 @@ REFRESH_S = 0.08
 FIELDS = ("task_id", "to", "attempt", "due_ms", "late_ms")
 WORDS = {"failed": "dim", "delivered": "bold green", "lost": "bold red"}
 STORY = (
-    "Five SMS have failed. SMS_Retry brings them in, the store keeps them until their moment, SMS_Send takes them out. "
-    f"The provider is still down at first: what it refuses goes round again, after {', '.join(map(str, LADDER_S))} s."
+    "Five SMS have failed. SMS_Retry brings them in, the store keeps them until they are due, SMS_Send takes them out. "
+    f"The provider is still down at first: what it refuses is retried after {', '.join(map(str, LADDER_S))} s."
 )
 
 
 async def play_live(screen: Console, kafka: str | None = None, store: str | None = None) -> Summary:
-    """A table that changes while the messages are on their way."""
+    """A table that changes as the messages move."""
     clock = SystemClock()
     demo = Demo(lambda _: None, kafka, store)
     with Live(console=screen, auto_refresh=False, transient=False) as live:
@@ -75,7 +75,7 @@ def _table(demo: Demo, now_ms: int) -> Table:
 
 
 def _marks(sms: Sms) -> Text:
-    """The number of the attempt, with a cross for each refusal and a tick for the delivery."""
+    """The attempt number, with a cross per refusal and a tick for the delivery."""
     delivered = sms.state == "delivered"
     marks = Text("" if sms.attempt == 0 else f"{sms.attempt}  ")
     marks.append("✗" * (sms.attempt - delivered), style="red")
@@ -117,13 +117,13 @@ def _verdict(summary: Summary, left: Sequence[str]) -> RenderableType:
     ):
         numbers.append(f"{name} ").append(f"{value}", style="bold green" if good else "bold red").append("   ")
     numbers.append("p99 ").append(f"{summary.p99_ms} ms", style="bold").append(" late")
-    told = f"{summary.handed_over} attempts in {summary.seconds} s, each at its moment or just after it, none before."
+    told = f"{summary.handed_over} attempts in {summary.seconds} s, each when it was due or just after, none before."
     remains = [Text(f"left behind: {what}", style="yellow") for what in left]
     return Group(Align.left(numbers), Text(told if summary.early == 0 else "", style="dim"), *remains)
 
 
 async def play_as_lines(screen: Console, kafka: str | None = None, store: str | None = None) -> Summary:
-    """One line for each thing that happens."""
+    """One line per event."""
 
     def show(sms: Sms) -> None:
         say(_line(sms, clock.wall_ms()))
@@ -159,7 +159,7 @@ def _line(sms: Sms, now_ms: int) -> str:
 
 
 async def play_as_json(kafka: str | None = None, store: str | None = None) -> Summary:
-    """One object for each thing that happens, the summary last."""
+    """One object per event, the summary last."""
 
     def show(sms: Sms) -> None:
         event = msgspec.structs.asdict(sms)

@@ -1,4 +1,4 @@
-"""Commands about dead letters: list them, show one, and try them again."""
+"""Commands about dead letters: list them, show one, replay them."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
@@ -31,7 +31,7 @@ PAGE = 200
 LONGEST_ERROR = 200
 SHORTEST_ERROR = 24
 BESIDE_ERROR = 70
-"""The columns that a list needs beside its errors, of which it shows the beginning; `dlq show` shows all."""
+"""The columns that a list needs beside its errors, which it shows shortened; `dlq show` shows all."""
 STILL_BAD = 2
 UNCHANGED = 1
 
@@ -48,7 +48,7 @@ def read_filters(
 ) -> LetterQuery:
     """Which dead letters are meant."""
     if state is not None and state not in set(LetterState):
-        raise InvalidRequest(f"--state {state!r} is none: use {', '.join(LetterState)}")
+        raise InvalidRequest(f"unknown --state {state!r}: use {', '.join(LetterState)}")
     zone = ZoneInfo(session.settings.time.zone)
     return LetterQuery(
         topic=topic,
@@ -151,7 +151,7 @@ async def _letter(session: Session, letter_id: str) -> DeadLetter:
 
 
 def _readable(content: bytes | None) -> str:
-    """Bytes for people: text as it stands, what is none by its numbers."""
+    """Bytes for people: as text if they are UTF-8, else escaped."""
     if content is None:
         return "none"
     return _shortened(content[:10_001].decode(errors="backslashreplace"), 10_000) or "empty"
@@ -161,11 +161,11 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters; --json has all)"
 
 
-# Try again
+# Replay
 
 
 class When(NamedTuple):
-    """For when letters are replayed: at their own moment, in the zone of times that name none, or at another one."""
+    """For when letters are replayed: at their own time, with the zone of times without one, or at another time."""
 
     at: str | None = None
     delay: str | None = None
@@ -173,7 +173,7 @@ class When(NamedTuple):
 
 
 async def replay_letters(session: Session, letter_ids: Sequence[str], moment: When) -> int:
-    """Try these again; 2 if one of them is still bad."""
+    """Replay these; returns 2 if one of them is still bad."""
     letters = [await _letter(session, letter_id) for letter_id in letter_ids]
 
     async def each() -> AsyncIterator[DeadLetter]:
@@ -184,9 +184,9 @@ async def replay_letters(session: Session, letter_ids: Sequence[str], moment: Wh
 
 
 async def replay_all(session: Session, query: LetterQuery, moment: When, *, yes: bool) -> int:
-    """Try all that match again, the oldest first; those that were replayed stay as they are."""
+    """Replay all that match, the oldest first; those that were replayed before are left alone."""
     if query.state is LetterState.REPLAYED:
-        raise InvalidRequest("those that were replayed are jobs already: use another --state")
+        raise InvalidRequest("letters in state replayed are already jobs: use another --state")
     if not yes and not await _is_confirmed(session, query):
         session.out.note("nothing was replayed")
         return UNCHANGED
@@ -205,7 +205,7 @@ async def _is_confirmed(session: Session, query: LetterQuery) -> bool:
 
 
 async def _every(session: Session, query: LetterQuery, most: int | None = None) -> AsyncIterator[DeadLetter]:
-    """Dead letters that match, one page at a time, without those that are jobs already."""
+    """Dead letters that match, one page at a time, without those that are already jobs."""
     cursor, count = query.cursor, 0
     while True:
         page = await session.client.inbox.letters(msgspec.structs.replace(query, limit=PAGE, cursor=cursor))
@@ -239,10 +239,10 @@ async def _replay(session: Session, letters: AsyncIterator[DeadLetter], moment: 
 
 
 def _replayer(session: Session, zone: str | None) -> Replayer:
-    """What replays: by the zone that is said, else by those of the configured topics."""
+    """The replayer: with the given zone, else with those of the configured topics."""
     settings, clock = session.settings, SystemClock()
     own = ZoneInfo(settings.time.zone)
-    configs = sorted(configured(session), key=lambda config: config.enabled)  # what is enabled has the last word
+    configs = sorted(configured(session), key=lambda config: config.enabled)  # enabled ones override others
     zones = {(config.group_id, config.topic): config.zone_info or own for config in configs}
     return Replayer(
         session.client.inbox,
@@ -255,7 +255,7 @@ def _replayer(session: Session, zone: str | None) -> Replayer:
 
 def _moment(session: Session, at: str | None, delay: str | None) -> int | None:
     if at is not None and delay is not None:
-        raise InvalidRequest("say when once: either --at MOMENT or --in DELAY")
+        raise InvalidRequest("give the time once: either --at MOMENT or --in DELAY")
     if delay is not None:
         return session.now_ms + parse_duration(delay)
     if at is None:
@@ -267,17 +267,17 @@ def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> N
     if session.out.as_json:
         session.out.record(replayed(letter, accepted))
     elif accepted.repeated:
-        session.out.say(f"{letter.id} is job {accepted.id} already")
+        session.out.say(f"{letter.id} is already job {accepted.id}")
     else:
-        session.out.say(f"{letter.id} is job {accepted.id} now, due {when(accepted.due_ms, session.now_ms)}")
+        session.out.say(f"{letter.id} is now job {accepted.id}, due {when(accepted.due_ms, session.now_ms)}")
 
 
 def _print_former(session: Session, letter: DeadLetter) -> None:
-    """It was replayed before, and is a job whatever it would be today."""
+    """It was replayed before, and is a job whatever today's rules say."""
     if session.out.as_json:
         session.out.record(replayed_before(letter))
     else:
-        session.out.say(f"{letter.id} is job {letter.note} already")
+        session.out.say(f"{letter.id} is already job {letter.note}")
 
 
 def _print_refusal(session: Session, letter: DeadLetter, error: str) -> None:

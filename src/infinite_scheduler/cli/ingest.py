@@ -1,4 +1,4 @@
-"""Commands about the topics that bring jobs: can they be read, how far are they, and set that."""
+"""Commands about the topics that bring jobs: whether they are read, how far, and setting that."""
 
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
@@ -18,20 +18,20 @@ from infinite_scheduler.views.topic import OffsetView, PartitionView, TopicView,
 Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
 
 RESET_TRIES = 10
-"""How often a reset is tried while somebody reads on."""
+"""How often a reset is tried while other consumers read on."""
 
 NOT_READY = 1
 UNCHANGED = 1
 
 
 def configured(session: Session) -> Sequence[KafkaIngestConfig]:
-    """The topics that the configuration names, also those that it disables."""
+    """The topics in the configuration, including disabled ones."""
     doors = Doors(session.settings.kafka)
     return [doors.describe(table) for table in session.settings.ingest]
 
 
 def _chosen(session: Session, topic: str | None, group: str | None) -> Sequence[KafkaIngestConfig]:
-    """Those of them that are meant; a topic that is named need not be configured."""
+    """The chosen topics; a topic given by name need not be configured."""
     configs = [
         config for config in configured(session) if topic in {None, config.topic} and group in {None, config.group_id}
     ]
@@ -52,19 +52,19 @@ def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaInges
 
 
 async def show_status(session: Session, topic: str | None, group: str | None) -> int:
-    """Print how each topic is doing; 1 if messages of one of them do not become jobs."""
+    """Print the status of each topic; 1 if messages of one of them do not become jobs."""
     chosen = _chosen(session, topic, group)
     configs = chosen if topic is not None else [config for config in chosen if config.enabled]
     if chosen and not configs:
         names = ", ".join(repr(config.topic) for config in chosen)
         raise InvalidRequest(
-            f"the configuration disables what it names: {names}; set enabled = true, or say which with --topic NAME"
+            f"the configuration disables all its topics: {names}; set enabled = true, or choose one with --topic NAME"
         )
     if not configs:
         raise InvalidRequest(
-            f"the configuration names no topic that is read by group {group!r}: correct --group"
+            f"the configuration has no topic that is read by group {group!r}: correct --group"
             if group is not None
-            else "the configuration names no topics: add [[ingest]] with a topic, or say which with --topic NAME"
+            else "the configuration has no topics: add [[ingest]] with a topic, or choose one with --topic NAME"
         )
     found = [topic_view(await look(config, session.client.inbox)) for config in configs]
     for view in found:
@@ -106,7 +106,7 @@ def _print_status(session: Session, view: TopicView) -> None:
 def _members(view: TopicView) -> str | None:
     members = view.members
     if members is None:
-        return None if view.problems else "not known: these brokers do not tell"
+        return None if view.problems else "unknown: these brokers do not say"
     return ", ".join(sorted({f"{name} ({count})" if (count := members.count(name)) > 1 else name for name in members}))
 
 
@@ -139,7 +139,7 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
             spare=("moved", "earliest", "committed", "group"),
         )
     else:
-        session.out.note("nothing was read from a topic yet")
+        session.out.note("nothing has been read from a topic yet")
     for view in found:
         for text in (*(problem for problem in view.problems if not view.brokers), *view.notes):
             session.out.note(text)
@@ -148,9 +148,9 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
 async def reset_offsets(
     session: Session, texts: Sequence[str], topic: str | None, group: str | None, *, yes: bool
 ) -> int:
-    """Set how far topics are read: all that was asked for, or nothing if others are quicker again and again."""
+    """Set positions: all that were requested, or none if other consumers are faster each time."""
     if topic is not None:
-        raise InvalidRequest("--topic goes without --reset: that names its topics itself")
+        raise InvalidRequest("--topic cannot be combined with --reset, which names its topics itself: leave it out")
     zone = ZoneInfo(session.settings.time.zone)
     wishes = [(wish, await _reader(session, wish, group)) for wish in [parse_reset(text, zone) for text in texts]]
     changes = await _planned(session, wishes)
@@ -158,7 +158,7 @@ async def reset_offsets(
     for source in sources:
         if sources.count(source) > 1:
             raise InvalidRequest(
-                f"partition {source.partition} of topic {source.topic!r} is reset twice: say once where"
+                f"partition {source.partition} of topic {source.topic!r} is reset twice: leave one of them out"
             )
     if not _is_confirmed(session, changes, yes=yes):
         session.out.note("nothing was changed")
@@ -176,7 +176,7 @@ async def _planned(session: Session, wishes: Wishes) -> list[Change]:
 
 
 async def _moved(session: Session, wishes: Wishes, changes: Sequence[Change]) -> Sequence[Change]:
-    """Set the places; while a topic is being read they move on, so what was wished for is planned anew then."""
+    """Set the positions; while a topic is being read they move, and then the reset is planned again."""
     for left in reversed(range(RESET_TRIES)):
         try:
             await session.client.inbox.reset([change.move for change in changes])
@@ -190,7 +190,7 @@ async def _moved(session: Session, wishes: Wishes, changes: Sequence[Change]) ->
 
 
 async def _reader(session: Session, wish: Reset, group: str | None) -> KafkaIngestConfig:
-    """Who reads the topic: as configured, or as the store remembers it."""
+    """The group that reads the topic: as configured, or as the store remembers it."""
     configs = [config for config in configured(session) if config.topic == wish.topic]
     groups = {config.group_id for config in configs}
     if not groups:
@@ -198,8 +198,10 @@ async def _reader(session: Session, wish: Reset, group: str | None) -> KafkaInge
     if group is not None:
         groups = {group}
     if len(groups) != 1:
-        which = f"the groups {', '.join(sorted(groups))} read it" if groups else "nobody has read it yet"
-        raise InvalidRequest(f"whose place in topic {wish.topic!r} is meant? {which}: say --group NAME")
+        which = f"the groups {', '.join(sorted(groups))} read it" if groups else "no group has read it yet"
+        raise InvalidRequest(
+            f"it is not clear which group to reset for topic {wish.topic!r}, {which}: add --group NAME"
+        )
     (name,) = groups
     known = next((config for config in configs if config.group_id == name), None)
     return known or _unconfigured(session, wish.topic, name)
@@ -217,13 +219,14 @@ def _print_plan(session: Session, changes: Sequence[Change]) -> None:
         source, again = change.move.source, change.again
         effect = "nothing changes" if again == 0 else f"{_count(again)} will be read again"
         if again < 0:
-            effect = f"{_count(-again)} will be passed over"
+            effect = f"{_count(-again)} will be skipped"
         seen = "nowhere" if change.move.seen is None else f"{change.move.seen:,}"
         where = f"{source.topic}:{source.partition} of group {source.group}"
         session.out.note(f"{where}: from {seen} to {change.move.next:,}: {effect}")
     if any(change.again > 0 for change in changes):
         session.out.note(
-            "what is read again becomes a job again, unless its idempotency key is still remembered", style="yellow"
+            "messages that are read again become jobs again, unless their idempotency key is still remembered",
+            style="yellow",
         )
 
 
@@ -237,4 +240,4 @@ def _print_changes(session: Session, changes: Sequence[Change]) -> None:
         if session.out.as_json:
             session.out.record(view)
         else:
-            session.out.say(f"{view.topic}:{view.partition} of group {view.group} goes on at {view.to:,}")
+            session.out.say(f"{view.topic}:{view.partition} of group {view.group} continues at {view.to:,}")

@@ -1,4 +1,4 @@
-"""Commands about jobs: list, show, explain, and change those that wait."""
+"""Commands about jobs: list, show, explain, and change waiting ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_v
 from infinite_scheduler.views.times import ms_of, relative, when
 
 PAGE = 1000
-"""How many jobs are asked for at a time, so that a long list needs little memory."""
+"""How many jobs are read at a time, so that a long list needs little memory."""
 
 
 async def list_jobs(session: Session, filters: Mapping[str, Any], limit: int, cursor: str | None) -> None:
-    """Print up to `limit` jobs; a long list as it is read, in JSON."""
+    """Print up to `limit` jobs; as JSON, a long list is printed while it is read."""
     rows: list[JobView] = []
     left = limit
     while left:
@@ -101,24 +101,24 @@ def _print_job(session: Session, job: JobDetails) -> None:
 
 
 async def cancel_job(session: Session, job_id: str) -> None:
-    """Take a job back."""
+    """Cancel a job."""
     _print_change(session, "cancelled", await session.client.cancel(job_id))
 
 
 async def reschedule_job(session: Session, job_id: str, at: str | None, delay: str | None) -> None:
-    """Move a job to another moment."""
+    """Move a job to another time."""
     if (at is None) == (delay is None):
-        raise InvalidRequest("say when: either --at MOMENT or --in DELAY")
+        raise InvalidRequest("give the time: either --at MOMENT or --in DELAY")
     _print_change(session, "rescheduled", await session.client.reschedule(job_id, at=at, delay=delay))
 
 
 async def run_job_now(session: Session, job_id: str) -> None:
-    """Let a job fire at once."""
+    """Hand a job over at once."""
     _print_change(session, "runs now:", await session.client.run_now(job_id))
 
 
 async def retry_job(session: Session, job_id: str) -> None:
-    """Try a job again."""
+    """Retry a job."""
     _print_change(session, "tried again:", await session.client.retry(job_id))
 
 
@@ -132,7 +132,7 @@ def _print_change(session: Session, what: str, record: JobRecord) -> None:
 
 
 async def explain_job(session: Session, job_id: str) -> None:
-    """Say where a job is, who owns it, and why it has not fired."""
+    """Say where a job is, which node owns it, and why it has not been handed over."""
     record = await session.client.get(job_id)
     survey = await session.client.survey()
     answer = explain(record, survey, now_ms=session.now_ms, lease_ms=session.lease_ms)
@@ -154,7 +154,7 @@ def _print_explanation(session: Session, answer: Explanation) -> None:
             "shard": f"{answer.app}/{answer.shard}",
             "owner": f"{owner.node}, {owner.state or 'unknown to the store'} (epoch {owner.epoch})"
             if owner
-            else "nobody",
+            else "none",
             "line": None if answer.line_ms is None else f"{when(answer.line_ms, now_ms)}: before it the owner decides",
             "low": None if answer.low_ms is None else f"{when(answer.low_ms, now_ms)}: before it all is settled",
         }

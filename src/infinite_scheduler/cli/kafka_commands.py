@@ -9,9 +9,9 @@ import typer
 from infinite_scheduler.cli.arguments import At, In, Kafka, Yes
 from infinite_scheduler.cli.place import Place, with_place
 
-topics = typer.Typer(help="Make the Kafka topics that jobs come from and go to.")
+topics = typer.Typer(help="Create the Kafka topics that jobs come from and go to.")
 ingest = typer.Typer(help="Look at the topics that bring jobs, and set how far they are read.")
-dlq = typer.Typer(help="Look at messages that could not become jobs, and try them again.")
+dlq = typer.Typer(help="Look at messages that could not become jobs, and replay them.")
 
 
 def _presets() -> list[str]:
@@ -47,7 +47,7 @@ State = Annotated[
 
 @topics.callback(invoke_without_command=True)
 def topics_root(context: typer.Context) -> None:
-    """Make the Kafka topics that jobs come from and go to."""
+    """Create the Kafka topics that jobs come from and go to."""
     _help_without_command(context)
 
 
@@ -59,7 +59,7 @@ def ingest_root(context: typer.Context) -> None:
 
 @dlq.callback(invoke_without_command=True)
 def dlq_root(context: typer.Context) -> None:
-    """Look at messages that could not become jobs, and try them again."""
+    """Look at messages that could not become jobs, and replay them."""
     _help_without_command(context)
 
 
@@ -74,7 +74,7 @@ def topics_create(
         ),
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic to make; may be repeated.")
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic to create; may be repeated.")
     ] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", min=1, max=100_000, help="How many partitions each of them gets.")
@@ -90,7 +90,7 @@ def topics_create(
     ] = None,
     kafka: Kafka = None,
 ) -> int:
-    """Make topics that are missing. Those that exist are left as they are, and it is said how they differ."""
+    """Create missing topics. Existing ones are left as they are, with a note of how they differ."""
     from infinite_scheduler.cli.topics import create_topics
 
     shape = {"partitions": partitions, "replication": replication}
@@ -100,7 +100,7 @@ def topics_create(
 @ingest.command("status")
 @with_place
 def ingest_status(place: Place, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
-    """Say whether the topics that bring jobs are read, by whom, and how far. Ends with 1 if one is not ready."""
+    """Say whether the topics that bring jobs are read, by which nodes, and how far. Ends with 1 if one is not ready."""
     from infinite_scheduler.cli.ingest import show_status
     from infinite_scheduler.cli.session import ask
 
@@ -116,7 +116,7 @@ def ingest_offsets(
         typer.Option(
             "--reset",
             metavar="TOPIC[:PARTITION]=WHERE",
-            help="Read from elsewhere: earliest, latest, an offset or a moment; may be repeated.",
+            help="Read from elsewhere: earliest, latest, an offset or a time; may be repeated.",
         ),
     ] = None,
     topic: TopicName = None,
@@ -143,12 +143,12 @@ def dlq_list(
     group: GroupName = None,
     state: State = None,
     before: Annotated[
-        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this moment.")
+        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this time.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
     every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="LETTER", help="Go on after this one, the last one of a list.")
+        str | None, typer.Option("--cursor", metavar="LETTER", help="Continue after this one, the last one of a list.")
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
 ) -> int:
@@ -169,7 +169,7 @@ def dlq_list(
 @dlq.command("show")
 @with_place
 def dlq_show(place: Place, letter: LetterIdText) -> int:
-    """Show everything about one dead letter: the message as it came, and what has become of it."""
+    """Show everything about one dead letter: the message as it came, and what happened to it."""
     from infinite_scheduler.cli.dlq import show_letter
     from infinite_scheduler.cli.session import ask
 
@@ -186,16 +186,16 @@ def dlq_replay(
     group: GroupName = None,
     state: State = None,
     before: Annotated[
-        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this moment.")
+        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this time.")
     ] = None,
     at: At = None,
     delay: In = None,
     zone: Annotated[
-        str | None, typer.Option("--zone", metavar="NAME", help="The zone of times that name none: Europe/Berlin.")
+        str | None, typer.Option("--zone", metavar="NAME", help="The zone of times without a zone: Europe/Berlin.")
     ] = None,
     yes: Yes = False,
 ) -> int:
-    """Read dead letters again by the rules of today, and make them jobs. What is still bad says why, and stays."""
+    """Read dead letters again by the current rules, and accept them as jobs. What is still bad says why, and stays."""
     from infinite_scheduler.cli.dlq import When, read_filters, replay_all, replay_letters
     from infinite_scheduler.cli.session import Intent, ask
     from infinite_scheduler.errors import InvalidRequest
@@ -203,10 +203,10 @@ def dlq_replay(
     moment = When(at, delay, zone)
     filters = {"topic": topic, "group": group, "state": state, "before": before}
     if bool(letters) == every:
-        raise InvalidRequest("say which: either the ids of dead letters, or --all")
+        raise InvalidRequest("say which letters: either their ids, or --all")
     if letters:
         if given := [f"--{name}" for name, value in filters.items() if value is not None]:
-            raise InvalidRequest(f"{', '.join(given)} goes with --all: the ids say already which are meant")
+            raise InvalidRequest(f"{', '.join(given)} only works with --all: leave it out, since ids were given")
         return ask(place, lambda session: replay_letters(session, letters, moment), Intent.CHANGE)
     return ask(
         place,

@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object a line for scripts, tables for people."""
+"""What a command prints: one JSON object per line for scripts, tables for people."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 PIPED_WIDTH: Final = 240
-"""Columns where nobody's window sets a limit: nothing is cut in a file or a pipe."""
+"""The width without a window: nothing is cut in a file or a pipe."""
 
 STATUS_STYLES: Final = {
     "pending": "cyan",
@@ -35,7 +35,7 @@ STATUS_STYLES: Final = {
     "unsent": "yellow",
     "refused": "red",
     "replayed": "green",
-    "made": "green",
+    "created": "green",
 }
 
 
@@ -56,7 +56,7 @@ class Output:
         self.console.print(Text(plain(text), style=style), soft_wrap=True)
 
     def note(self, text: str, style: str = "") -> None:
-        """One line beside the result: it does not disturb those who read stdout."""
+        """One line on stderr, apart from the result on stdout."""
         self.errors.print(Text(plain(text), style=style), soft_wrap=True)
 
     def table(
@@ -69,7 +69,7 @@ class Output:
     ) -> None:
         """Rows under their headings.
 
-        The columns named `whole` are never wrapped; those named `spare` are left out, the first one first, where the
+        The columns named `whole` are never wrapped; those named `spare` are left out, the first one first, if the
         window is too narrow, and a note says which.
         """
         cells = [[cell(value) for value in row] for row in rows]
@@ -84,7 +84,7 @@ class Output:
                 left_out.append(name)
                 table = _table(columns, cells, shown, whole)
         if not self._fits(_table(columns, cells, [name for name in shown if name in whole], whole)):
-            table = _table(columns, cells, shown, ())  # rather folded than cut
+            table = _table(columns, cells, shown, ())  # fold rather than cut
         self.console.print(table)
         if left_out and self.console.is_terminal:
             note = f"left out for width: {', '.join(left_out)}; --json has everything"
@@ -95,7 +95,7 @@ class Output:
         return Measurement.get(self.console, unlimited, table).maximum <= self.console.width
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """Names and their values, one below the other."""
+        """Names and their values, one per line."""
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -115,17 +115,17 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequen
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that is as wide as the window, or wide enough where there is none."""
+    """A console as wide as the window, or wide enough if there is none."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PIPED_WIDTH)
 
 
 def cell(value: object) -> Text:
-    """A value of a table; the words for states have colours."""
+    """A cell of a table; states have colours."""
     text = "" if value is None else plain(str(value))
     return Text(text, style=STATUS_STYLES.get(text, ""))
 
 
 def plain(text: str) -> str:
-    """The text without anything that could command a terminal: what jobs carry was written by others."""
+    """The text without anything that could control a terminal: the data of jobs was written by others."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

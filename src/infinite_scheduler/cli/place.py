@@ -1,4 +1,4 @@
-"""Where a command works and how it answers: the options that every command has."""
+"""Which store a command uses and how it answers: the options that every command has."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,25 +15,25 @@ P = ParamSpec("P")
 
 
 class Place(NamedTuple):
-    """What the shared options say."""
+    """The values of the shared options."""
 
     config: Path | None
     store: str | None
     as_json: bool
 
     def settings(self, overrides: Mapping[str, Any] | None = None) -> "Settings":
-        """The settings of the file and the environment, with the store's URL and a command's own options above them."""
+        """The settings of the file and the environment, overridden by the store's URL and a command's own options."""
         from infinite_scheduler.config import load_settings  # noqa: PLC0415 - pydantic is loaded when a command runs
 
         return load_settings(self.config, {"store.url": self.store, **(overrides or {})})
 
 
 def with_place(function: Callable[Concatenate[Place, P], int]) -> Callable[..., int]:
-    """Give a command the options that every command has; it receives them as one `Place`."""
+    """Add the shared options to a command; it receives them as one `Place`."""
 
     @wraps(function)
     def command(*, config: Path | None, store: str | None, json: bool, debug: bool, **own: Any) -> int:
-        del debug  # whoever reports errors looks for it among the arguments, as it may come after a mistake
+        del debug  # the error report looks for it among the arguments, since it may come after a mistake
         return function(Place(config, store, json), **own)  # type: ignore[call-arg]
 
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -47,7 +47,7 @@ def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line; errors too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line; errors too.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 _SHARED = (
@@ -59,7 +59,7 @@ _SHARED = (
                 "--config",
                 metavar="FILE",
                 envvar="INFINITE_SCHEDULER_CONFIG",
-                help="The configuration, a TOML file; its apps are made known to the store.",
+                help="The configuration, a TOML file; its apps are added to the store.",
             ),
         ],
         None,
@@ -68,7 +68,7 @@ _SHARED = (
         "store",
         Annotated[
             str | None,
-            typer.Option("--store", metavar="URL", help="The store, as sqlite:///FILE; outweighs the configuration."),
+            typer.Option("--store", metavar="URL", help="The store, as sqlite:///FILE; overrides the configuration."),
         ],
         None,
     ),

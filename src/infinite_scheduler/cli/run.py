@@ -17,7 +17,7 @@ from infinite_scheduler.errors import ErrorKind, SchedulerError
 
 PROGRAM: Final = "infinite-scheduler"
 COMPLETION: Final = "_INFINITE_SCHEDULER_COMPLETE"
-"""The variable by which a shell asks for completions."""
+"""The variable with which a shell asks for completions."""
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -25,7 +25,7 @@ BAD_INPUT: Final = 2
 NOT_FOUND: Final = 3
 TOO_LATE: Final = 4
 NO_STORE: Final = 5
-INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells have it
+INTERRUPTED: Final = 130  # 128 plus the number of SIGINT, as in shells
 
 EXIT_CODES: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.INVALID: BAD_INPUT,
@@ -42,7 +42,7 @@ _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # typer does not export 
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that these arguments name, those of the process by default. Returns the exit code."""
+    """Run the command named by these arguments, by default those of the process. Returns the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _accept_any_text()
     try:
@@ -58,13 +58,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         _forget_stdout()
         return end.code if isinstance(end.code, int) else FAILURE
-    except Exception as error:  # noqa: BLE001 - the last resort: no command ends with a traceback that nobody asked for
+    except Exception as error:  # noqa: BLE001 - the last resort: no command ends with a traceback unless asked for
         return _refuse(error, as_json="--json" in given, debug="--debug" in given)
     return code if isinstance(code, int) else OK
 
 
 def _accept_any_text() -> None:
-    """Where a terminal's encoding lacks a character, show its number instead of failing."""
+    """If a terminal's encoding lacks a character, show its number instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -96,7 +96,7 @@ def _end(message: str, code: int, *, as_json: bool) -> int:
 
 
 def _forget_stdout() -> None:
-    """Nobody reads any more: what is left in the buffer must not be complained about at exit."""
+    """Drop what is left in the buffer: the output is not read any more, and there must be no error about it at exit."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         return

@@ -22,7 +22,7 @@ from infinite_scheduler.views.times import when
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say."""
+    """The values of the options."""
 
     app: str
     at: str | None = None
@@ -40,15 +40,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def schedule_one(place: Place, wish: Wish, *, skip_bad: bool) -> int:
     """Schedule the job that the options describe."""
     if skip_bad:
-        raise InvalidRequest("--skip-bad is about the lines of a file: use it with --from FILE")
+        raise InvalidRequest("--skip-bad is for the lines of a file: use it with --from FILE")
     spec = _spec(wish, place.settings())
     return ask(place, lambda session: _accept(session, spec), Intent.ADD, app=wish.app)
 
 
 def _spec(wish: Wish, settings: Settings) -> JobSpec:
-    """One job is a file of one line, so that both are read in the same way."""
+    """The job as a file of one line, so that both are read in the same way."""
     if (wish.at is None) == (wish.delay is None):
-        raise InvalidTime("say when: either --at MOMENT or --in DELAY, or --from FILE for many jobs")
+        raise InvalidTime("give the time: either --at MOMENT or --in DELAY, or --from FILE for many jobs")
     data = b"null" if wish.data is None else os.fsencode(wish.data)
     try:
         check_payload(data, settings.limits.payload)
@@ -65,14 +65,14 @@ async def _accept(session: Session, spec: JobSpec) -> None:
     if session.out.as_json:
         session.out.record(accepted_view(accepted))
         return
-    what = "known already by its idempotency key:" if accepted.repeated else "scheduled"
+    what = "already known by its idempotency key:" if accepted.repeated else "scheduled"
     session.out.say(f"{what} {accepted.id} for {spec.app}, due {when(accepted.due_ms, session.now_ms)}")
 
 
 def schedule_file(place: Place, wish: Wish, file: str, *, skip_bad: bool) -> int:
     """Schedule the jobs of a file: all of it is checked before the first one is accepted."""
     if wish.given:
-        raise InvalidRequest(f"--from takes everything from the lines of the file: leave out {', '.join(wish.given)}")
+        raise InvalidRequest(f"--from takes all values from the lines of the file: leave out {', '.join(wish.given)}")
     check_app_name(wish.app)
     settings = place.settings()
     if wish.app not in settings.apps:
@@ -81,7 +81,7 @@ def schedule_file(place: Place, wish: Wish, file: str, *, skip_bad: bool) -> int
         bulk = Bulk(wish.app, settings, SystemClock().wall_ms())
         if lack_of_store(settings) is None:
             ask(place, lambda asked: bulk.check(lines, asked.out, skip_bad=skip_bad, client=asked.client))
-        else:  # nor is it made for a file that is refused
+        else:  # nor is it created for a file that is refused
             asyncio.run(bulk.check(lines, Output(as_json=place.as_json), skip_bad=skip_bad))
         return ask(place, lambda session: bulk.commit(session, lines, skip_bad=skip_bad), Intent.ADD, app=wish.app)
 

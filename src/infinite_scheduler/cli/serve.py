@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 def run_node(place: Place, overrides: Mapping[str, Any]) -> int:
-    """Run until SIGTERM or SIGINT. Returns 1 if something had to be left, 0 otherwise."""
+    """Run until SIGTERM or SIGINT. Returns 1 if handlers had to be abandoned, 0 otherwise."""
     settings = place.settings(overrides)
     if not settings.apps:
         where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(
-            f"{where} names no apps, and a node without apps has nothing to do: "
+            f"{where} has no apps, and a node without apps has nothing to do: "
             'add [apps.NAME] with function = "module:name", or with handler = "kafka" and a topic, '
             "and pass the file with --config"
         )
@@ -43,7 +43,7 @@ async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> 
     await scheduler.start()
     _print_start(scheduler, as_json=as_json)
     await stop.wait()
-    # A second Ctrl-C ends the process like a crash: unwinding would charge jobs in flight with a failure.
+    # A second Ctrl-C ends the process like a crash: a normal exit would report jobs in flight as failed.
     loop.add_signal_handler(signal.SIGINT, os._exit, 130)
     seconds = settings.node.stop_timeout.total_seconds()
     logger.info("Stopping: jobs in flight have up to %g s to end; a second Ctrl-C ends the node at once.", seconds)

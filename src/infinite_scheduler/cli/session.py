@@ -1,4 +1,4 @@
-"""A command's way to the store: settings first, then a client that is open while the command works."""
+"""How a command uses the store: settings first, then a client that is open while the command works."""
 
 import asyncio
 import enum
@@ -14,7 +14,7 @@ from infinite_scheduler.config import Settings
 
 
 class Intent(enum.Enum):
-    """What a command does to the store, and so whether it may make one."""
+    """What a command does to the store, and so whether it may create one."""
 
     LOOK = "reads"
     CHANGE = "changes what is there"
@@ -22,7 +22,7 @@ class Intent(enum.Enum):
 
 
 class Session(NamedTuple):
-    """A command at work: whom it asks, and where its answer goes."""
+    """A running command: its client, and where its answer goes."""
 
     client: Client
     out: Output
@@ -38,7 +38,7 @@ class Session(NamedTuple):
 
 
 Question = Callable[[Session], Awaitable[int | None]]
-"""What a command asks the store; it returns an exit code, None for 0."""
+"""The work of a command on the store; it returns an exit code, None for 0."""
 
 
 def ask(
@@ -49,7 +49,7 @@ def ask(
     app: str | None = None,
     kafka: str | None = None,
 ) -> int:
-    """Open the store, ask, and close it again."""
+    """Open the store, run the question, and close the store again."""
     settings = place.settings({"kafka.bootstrap_servers": kafka})
     return asyncio.run(_ask(place, settings, question, intent, app))
 
@@ -63,7 +63,7 @@ async def _ask(place: Place, settings: Settings, question: Question, intent: Int
 
 
 async def _register(client: Client, settings: Settings, intent: Intent) -> None:
-    """Make the configured apps known; who only looks registers what is missing and argues about nothing."""
+    """Add the configured apps; a command that only looks adds missing ones and ignores differences."""
     if not settings.apps:
         return
     known = {app.name for app in (await client.survey()).view.apps} if intent is Intent.LOOK else set()

@@ -1,4 +1,4 @@
-"""Makes topics, and says what was made, what was there, and how that differs."""
+"""Creates topics, and says what was created, what existed, and how that differs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def create_topics(
     shape: Mapping[str, int | None],
     retention: str | None,
 ) -> int:
-    """Make the topics that are missing."""
+    """Create the missing topics."""
     wanted = _wanted(preset, names, {**shape, "retention_ms": None if retention is None else _retention(retention)})
     options = place.settings({"kafka.bootstrap_servers": kafka}).kafka.options()
     _show(asyncio.run(_made(options, wanted)), Output(as_json=place.as_json))
@@ -37,13 +37,13 @@ async def _made(options: KafkaOptions, wanted: Sequence[WantedTopic]) -> Sequenc
 
 
 def _wanted(chosen: str | None, names: Sequence[str], shape: Mapping[str, int | None]) -> Sequence[WantedTopic]:
-    """The topics of the preset and those that were named, each in the shape that was asked for."""
+    """The topics of the preset and those given by name, each in the requested shape."""
     if chosen is None and not names:
         raise InvalidRequest(f"say which topics: --preset {' or '.join(PRESETS)}, or --topic NAME")
     topics = [*(preset(chosen) if chosen is not None else ()), *(WantedTopic(name=name) for name in names)]
     for topic in topics:
         if sum(other.name == topic.name for other in topics) > 1:
-            raise InvalidRequest(f"topic {topic.name!r} is named twice: leave out one of the two")
+            raise InvalidRequest(f"topic {topic.name!r} is named twice: leave one of them out")
     given = {name: value for name, value in shape.items() if value is not None}
     return [msgspec.structs.replace(topic, **given) for topic in topics]
 
@@ -65,7 +65,7 @@ def _show(topics: Sequence[Made], out: Output) -> None:
         [
             (
                 topic.name,
-                "made" if topic.made else "was there",
+                "created" if topic.made else "existed",
                 topic.partitions,
                 topic.replication,
                 _kept(topic.retention_ms),
@@ -77,10 +77,10 @@ def _show(topics: Sequence[Made], out: Output) -> None:
         spare=("replication",),
     )
     if any(topic.differs for topic in topics):
-        out.note("topics that were there are left as they are: change them with Kafka's own tools")
+        out.note("existing topics are left as they are: change them with Kafka's own tools")
 
 
 def _kept(retention_ms: int | None) -> str | None:
     if retention_ms is None:
         return None
-    return "for ever" if retention_ms < 0 else span(retention_ms)
+    return "forever" if retention_ms < 0 else span(retention_ms)

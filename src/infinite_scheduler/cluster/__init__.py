@@ -1,1 +1,1 @@
-"""Who owns which shard."""
+"""Which node owns which shard."""

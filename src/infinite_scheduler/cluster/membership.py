@@ -1,4 +1,4 @@
-"""Which nodes live, and so which shards this one takes, keeps or gives up."""
+"""Which nodes are alive, and so which shards this one takes, keeps or gives up."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,11 +22,11 @@ from infinite_scheduler.store.cluster import NodeInfo, ShardInfo, View
 from infinite_scheduler.store.ownership import Claim, Ownership
 
 LOOKS = 4
-"""In every heartbeat. A node's silence counts from the look that saw its last sign of life, so a look more often means
-that the jobs of a killed node are late by less: by at most the lease, and the time between two looks."""
+"""Looks per heartbeat. A node's silence counts from the look that saw its last sign of life, so more looks mean less
+delay for the jobs of a killed node: at most the lease and the time between two looks."""
 
 DRAIN_MS = 5000
-"""A planned move that cannot finish in this time is called off..."""
+"""A planned move that does not finish in this time is called off..."""
 
 DRAIN_AGAIN_MS = 30_000
 """...and tried again after this."""
@@ -35,21 +35,21 @@ Goal = Mapping[ShardKey, str | None]
 
 
 class Keeper(Protocol):
-    """Who holds the shards of one lane."""
+    """The part of a lane that holds its shards."""
 
     taking: bool
-    """Are shards about to come that were claimed before?"""
+    """Have shards been claimed that are not held yet?"""
 
     def owners(self) -> Mapping[Shard, Owner]:
-        """The shards held, each with the reign under which it is held."""
+        """The shards held, each with its owner and epoch."""
         ...
 
     def unsettled(self) -> Collection[Shard]:
-        """Those that still hold what their former owners left behind in disorder."""
+        """Those that still have jobs to resolve that a former owner left behind when it crashed."""
         ...
 
     def take(self, claims: Sequence[Claim]) -> None:
-        """Begin to own these shards, as far as they can be had; it may have to wait for locks."""
+        """Begin to own these shards, as far as possible; it may have to wait for locks."""
         ...
 
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None: ...
@@ -58,7 +58,7 @@ class Keeper(Protocol):
 
 
 class Renewal(Protocol):
-    """The lease that a heartbeat renews."""
+    """The lease that heartbeats renew."""
 
     def asked(self) -> None: ...
 
@@ -70,18 +70,18 @@ class Renewal(Protocol):
 
 
 class Reference(Protocol):
-    """The store's clock beside this machine's."""
+    """The store's clock compared with this machine's."""
 
     off: bool
-    """Are they too far apart for this node to own anything?"""
+    """Do they differ too much for this node to own anything?"""
 
     def offset_ms(self) -> int | None: ...
 
 
 class Membership:
-    """Gives signs of life, watches those of others, and follows the plan."""
+    """Sends heartbeats, watches those of other nodes, and follows the plan."""
 
-    def __init__(  # noqa: PLR0913 - it stands between all of them
+    def __init__(  # noqa: PLR0913 - it connects all of them
         self,
         node: NodeInfo,
         ownership: Ownership,
@@ -96,7 +96,7 @@ class Membership:
         seen: Callable[[View], None],
         tell: Observer,
     ) -> None:
-        self._seen = seen  # hears of every view before anything follows from it
+        self._seen = seen  # is told of every view before it is acted on
         self._node = node
         self._ownership = ownership
         self._keepers = keepers
@@ -104,21 +104,21 @@ class Membership:
         self._reference = reference
         self._clock = clock
         self._heartbeat_ms = heartbeat_ms
-        self._patience_ms = patience_ms  # how long a drain that was asked for waits for handlers
+        self._patience_ms = patience_ms  # how long a requested drain waits for handlers
         self._tell = tell
         self._planner, self._heirs = Planner(), Planner()
         self._watch = Watch(node, clock, lease_ms=lease_ms, heartbeat_ms=heartbeat_ms)
         self._renewed_ms: int | None = None
-        self._not_before_ms: dict[Shard, int] = {}  # when a drain may be tried again, as long as the shard stays
+        self._not_before_ms: dict[Shard, int] = {}  # when a drain may be retried, as long as the shard stays
         self._stir = asyncio.Event()
-        self._asked = False  # an operator wants this node to give up what it owns
-        self._off = False  # its clock is too far from the store's
+        self._asked = False  # an operator has asked this node to drain
+        self._off = False  # its clock differs too much from the store's
         self.leaving = False
         self.orphans: frozenset[str] = frozenset()  # apps that no node can run
-        self.leads = False  # of those that know the time it has the smallest nonce, so it does what one node should do
+        self.leads = False  # smallest nonce of the nodes with a right clock: it does what only one node should do
 
     async def run(self) -> None:
-        """Look several times in every heartbeat; a store that is away is asked again."""
+        """Look several times per heartbeat; a store that does not answer is asked again."""
         while True:
             self._stir.clear()
             try:
@@ -129,11 +129,11 @@ class Membership:
             await wait(self._clock, self._stir, self._pause_ms())
 
     def _pause_ms(self) -> float:
-        """Until the next look: a part of a heartbeat, or less if a lease is over by then."""
+        """Time until the next look: a part of a heartbeat, or less if a lease ends before."""
         return min(ms for ms in (self._heartbeat_ms / LOOKS, *self._watch.leases_end_ms()) if ms > 0)
 
     def leave(self) -> None:
-        """Take nothing any more: the node is about to stop."""
+        """Take no more shards: the node is about to stop."""
         self.leaving = True
         self._say_soon()
 
@@ -143,15 +143,15 @@ class Membership:
         return self.leaving or self._asked or self._off
 
     def _say_soon(self) -> None:
-        """Let the others know at once what has changed here: they plan with it."""
+        """Tell the other nodes at once what has changed here: their plan depends on it."""
         self._renewed_ms = None
         self._stir.set()
 
     async def look(self) -> None:
-        """One look at the cluster, and what follows from it."""
+        """Look at the cluster once, and act on it."""
         asked_ms = self._clock.steady_ms()
         renew = self._renewed_ms is None or asked_ms - self._renewed_ms >= self._heartbeat_ms
-        held = [dict(keeper.owners()) for keeper in self._keepers]  # the view is not older than this
+        held = [dict(keeper.owners()) for keeper in self._keepers]  # taken before the view, so never newer than it
         self._lease.asked()
         view = await self._ownership.beat(
             renew=renew,
@@ -174,7 +174,7 @@ class Membership:
         self._alarm(view, alive)
 
     def _heed(self, view: View) -> None:
-        """Withdraw, or go on, as an operator and the clock want it."""
+        """Withdraw or continue, as the operator and the clock demand."""
         before = self._withdrawn
         asked = any(node.drain_asked for node in view.nodes if node.nonce == self._node.nonce)
         if asked is not self._asked:
@@ -207,9 +207,9 @@ class Membership:
                 keeper.take(claims)
 
     def _goal(self, view: View, alive: Mapping[str, NodeInfo]) -> Goal:
-        """Who should own what. What a silent node leaves behind goes to those who can know that it is silent.
+        """Which node should own what. What a silent node leaves behind goes to nodes that can know that it is silent.
 
-        Who began to watch less than a lease ago takes nothing from it yet; its part is given to it later, by the plan.
+        A node that began to watch less than a lease ago takes nothing from it yet; the plan gives it its part later.
         """
         known = alive.keys() - self._watch.unproven(view, alive)
         nodes = {nonce: alive[nonce].apps for nonce in known}
@@ -225,9 +225,9 @@ class Membership:
         return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
 
     def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
-        """What the store says another node owns is checked under the lock before anything more is done to it.
+        """Check under the lock the shards that, according to the store, another node owns, before doing more with them.
 
-        Shards come and go while the store is asked: what is said of a reign that began meanwhile may be too old.
+        Shards come and go while the store is asked: what it says may be too old for a shard that was taken meanwhile.
         """
         strange = [
             s
@@ -238,14 +238,14 @@ class Membership:
             keeper.doubt(strange, "the store names another owner")
 
     def _give_up(self, keeper: Keeper, goal: Goal) -> None:
-        """Drain what the plan gives to others, or everything."""
+        """Drain what the plan gives to other nodes, or everything."""
         now_ms = self._clock.steady_ms()
         held = [s for s in keeper.owners() if self._off or self._not_before_ms.get(s, 0) <= now_ms]
         if self._withdrawn:
             moving, for_ms = held, None if self._off else self._patience_ms
         else:
             at_home = {None, self._node.nonce}
-            free = set(held).difference(keeper.unsettled())  # an inheritance is worked off where it is
+            free = set(held).difference(keeper.unsettled())  # what a crash left behind is resolved before a shard moves
             moving, for_ms = [s for s in held if s in free and goal.get((s.app, s.number)) not in at_home], DRAIN_MS
         if moving:
             self._not_before_ms.update((s, now_ms + (for_ms or 0) + DRAIN_AGAIN_MS) for s in moving)
@@ -259,7 +259,7 @@ class Membership:
         alive: Mapping[str, NodeInfo],
         dead: Collection[str],
     ) -> list[Claim]:
-        """Shards that this node should own and nobody alive does, or that bear its own nonce after a lost answer."""
+        """Shards that this node should own and no live node does, or that have its own nonce after a lost answer."""
         held = keeper.owners()
         claims = []
         for shard, info in shards.items():
@@ -273,7 +273,7 @@ class Membership:
         return claims
 
     def _alarm(self, view: View, alive: Mapping[str, NodeInfo]) -> None:
-        """Say which apps no node can run: once when that begins, and once when it ends."""
+        """Report the apps that no node can run: once when that begins, and once when it ends."""
         if self.leaving:
             return
         able = {app for nonce, node in alive.items() if not self._gives_up(nonce, node) for app in node.apps}
@@ -285,5 +285,5 @@ class Membership:
         self.orphans = orphans
 
     def _gives_up(self, nonce: str, node: NodeInfo) -> bool:
-        """Is this node about to own nothing? Of itself it knows more than the store."""
+        """Is this node about to own nothing? About itself it knows more than the store."""
         return self._withdrawn if nonce == self._node.nonce else node.draining

@@ -1,4 +1,4 @@
-"""Who should own which shard: a pure function, so that every node comes to the same answer."""
+"""Which node should own which shard: a pure function, so that every node comes to the same result."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ def plan(
     shards: Mapping[ShardKey, str | None],
     draining: frozenset[str] = frozenset(),
 ) -> dict[ShardKey, str | None]:
-    """Say who should own each shard, given what each node can run and who owns what; None if no node can run the app.
+    """Decide which node should own each shard, given what each node can run and the current owners; None: no node can.
 
-    In this order: the shards of each app are spread evenly over the nodes that can run it (they differ by one at most);
-    then the nodes' totals are as even as that allows; then as few shards move as possible. A node that drains gets
-    nothing. The answer does not depend on the order of the mappings, and planning it again changes nothing.
+    In this order: the shards of each app are spread evenly over the nodes that can run it (they differ by at most one);
+    then the nodes' totals are as even as that allows; then as few shards move as possible. A draining node gets
+    nothing. The result does not depend on the order of the mappings, and planning it again changes nothing.
     """
     runs = {node: nodes[node] for node in sorted(nodes) if node not in draining}
     apps = [_App(name, numbers, runs, shards) for name, numbers in _numbers_by_app(shards).items()]
@@ -26,7 +26,7 @@ def plan(
 
 
 class Planner:
-    """Plans again only when something has changed: most looks at a cluster find it as it was."""
+    """Plans again only when something has changed: usually nothing has."""
 
     def __init__(self) -> None:
         self._asked: tuple[Mapping[str, frozenset[str]], Mapping[ShardKey, str | None], frozenset[str]] | None = None
@@ -35,7 +35,7 @@ class Planner:
     def plan(
         self, nodes: Mapping[str, frozenset[str]], shards: Mapping[ShardKey, str | None], draining: frozenset[str]
     ) -> Mapping[ShardKey, str | None]:
-        """As `plan` says; the mappings must not be changed afterwards."""
+        """Return the current plan; see `plan`. The mappings must not be changed afterwards."""
         asked = nodes, shards, draining
         if asked != self._asked:
             self._answer = plan(nodes, shards, draining)
@@ -66,17 +66,17 @@ class _App:
         self.extras: set[str] = set()
 
     def pass_extra(self, giver: str, taker: str) -> None:
-        """Let another node have the one shard more."""
+        """Move the one extra shard to another node."""
         self.extras.remove(giver)
         self.extras.add(taker)
 
     def takers(self) -> Mapping[int, set[str]]:
-        """Who could have one shard more: under 1 those to whom that saves a move, under 0 the others."""
+        """Nodes that could have one more shard: under 1 those for which it saves a move, under 0 the others."""
         others = set(self.nodes) - self.extras
         return {-1: set(), 0: others - self.keen, 1: others & self.keen, 2: set()}
 
     def owners(self) -> dict[ShardKey, str | None]:
-        """Let each node keep what it may, and hand the rest to those that have too few."""
+        """Let each node keep what it may, and give the rest to those that have too few."""
         if not self.nodes:
             return {(self.name, number): None for number in self.numbers}
         owners: dict[int, str] = {}
@@ -99,10 +99,10 @@ def _numbers_by_app(shards: Mapping[ShardKey, str | None]) -> dict[str, list[int
 
 
 def _choose_extras(apps: Sequence[_App]) -> None:
-    """Choose which nodes have one shard more of each app, evenly over all apps and with the fewest moves.
+    """Choose which nodes have one more shard of each app, evenly over all apps and with the fewest moves.
 
-    This is a flow with convex costs: begin with a good choice and cancel negative cycles until there is none; what is
-    left is the best of all choices, not only of those near the beginning. The better the beginning, the fewer cycles.
+    This is a minimum-cost flow with convex costs: start with a good choice and cancel negative cycles until there are
+    none. The result is optimal, not only locally. The better the start, the fewer the cycles.
     """
     totals: Counter[str] = Counter()
     for app in apps:
@@ -125,7 +125,7 @@ def _choose_extras(apps: Sequence[_App]) -> None:
 
 
 def _level(apps: Sequence[_App], totals: Counter[str]) -> None:
-    """Let those who have least take from those who have most, wherever one exchange makes the totals more even."""
+    """Move extras from the nodes with the most to those with the fewest, wherever this makes the totals more even."""
     for taker in sorted(totals, key=lambda node: (totals[node], node)):
         while max(totals.values()) > totals[taker] + 1:
             offers = [
@@ -144,9 +144,9 @@ def _level(apps: Sequence[_App], totals: Counter[str]) -> None:
 
 
 def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
-    """For each giver and taker the app whose extra passes at the lowest price: how many moves more it takes."""
+    """For each giver and taker the app whose extra can be passed at the lowest price: how many more moves it takes."""
     cheapest: dict[tuple[str, str], tuple[int, _App]] = {}
-    known: defaultdict[str, set[str]] = defaultdict(set)  # giver → those to whom it can give at a lower price
+    known: defaultdict[str, set[str]] = defaultdict(set)  # giver → nodes to which it can give at a lower price
     sides = [(app, sorted(app.extras), app.takers()) for app in apps]
     for price in (-1, 0, 1):
         for app, givers, takers in sides:
@@ -161,7 +161,7 @@ def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
 def _graph(
     exchanges: Mapping[tuple[str, str], tuple[int, _App]], totals: Mapping[str, int]
 ) -> list[tuple[str, str, int]]:
-    """The exchanges as weighted edges, closed to cycles by a pool: what a change of totals costs stands on its edges.
+    """The exchanges as weighted edges, closed to cycles by a pool; the edges to the pool carry the cost of the totals.
 
     A path from one node to another moves one shard of the total; the sum of squares changes by `2 * (to - from + 1)`.
     """
@@ -174,7 +174,7 @@ def _graph(
 
 
 def _negative_cycle(edges: Sequence[tuple[str, str, int]]) -> list[tuple[str, str]]:
-    """The edges of a cycle whose weights add up to less than zero, or none (Bellman and Ford)."""
+    """The edges of a cycle with a negative sum of weights, or none (Bellman-Ford)."""
     distance = dict.fromkeys((giver for giver, _, _ in edges), 0)
     parent: dict[str, str] = {}
     changed = True
@@ -191,7 +191,7 @@ def _negative_cycle(edges: Sequence[tuple[str, str, int]]) -> list[tuple[str, st
 
 
 def _cycle_of(parent: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The edges of a cycle in a graph in which everybody has one parent at most."""
+    """The edges of a cycle in a graph in which every node has at most one parent."""
     finished: set[str] = set()
     for start in parent:
         path: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Which nodes live, judged by the signs of life that this one has seen."""
+"""Which nodes are alive, judged by the heartbeats that this node has seen."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ class _Life:
     """What is known of a node."""
 
     beat: int
-    """Its heartbeat, as it was seen last..."""
+    """Its last known heartbeat..."""
 
     since_ms: int
-    """...and when it was first seen to be this one."""
+    """...and when that was first seen."""
 
     met_ms: int
     """When the node was first seen."""
 
     proven: bool = False
-    """Was its heartbeat seen to change?"""
+    """Has its heartbeat been seen to change?"""
 
     silent: bool = False
     """Did it count as dead at the last look?"""
 
 
 class Watch:
-    """Remembers when each node gave its last sign of life, by this node's own clock."""
+    """Remembers when each node's heartbeat last changed, by this node's own clock."""
 
     def __init__(self, own: NodeInfo, clock: Clock, *, lease_ms: int, heartbeat_ms: int) -> None:
         self._own = own
@@ -39,15 +39,15 @@ class Watch:
         self._looked_ms: int | None = None
 
     def interrupt(self) -> None:
-        """The store did not answer: its silence says nothing about the others."""
+        """The store did not answer: silence in this time says nothing about the other nodes."""
         self._looked_ms = None
 
     def look(self, view: View) -> dict[str, NodeInfo]:
-        """The nodes whose heartbeat has changed within the lease, while the store answered; and always this one."""
+        """The nodes whose heartbeat has changed within the lease, while the store answered; always with this one."""
         now_ms = self._clock.steady_ms()
         if self._looked_ms is None or now_ms - self._looked_ms > self._lease_ms / 2:
             for life in self._lives.values():
-                if not life.silent:  # who was silent before, still is
+                if not life.silent:  # a node that was silent before still is
                     life.since_ms = now_ms
         self._looked_ms = now_ms
         self._lives = {node.nonce: self._seen(node, now_ms) for node in view.nodes}
@@ -67,7 +67,7 @@ class Watch:
         return life
 
     def beat(self, nonce: str) -> int | None:
-        """The heartbeat of a node as it was seen last."""
+        """The last known heartbeat of a node."""
         return self._lives[nonce].beat if nonce in self._lives else None
 
     def silent(self) -> set[str]:
@@ -75,16 +75,16 @@ class Watch:
         return {nonce for nonce, life in self._lives.items() if life.silent}
 
     def new(self) -> set[str]:
-        """The other nodes that were not there a lease ago, and so cannot know yet who else is dead."""
+        """The other nodes that were not there one lease ago, and so cannot know yet which nodes are dead."""
         since_ms = self._clock.steady_ms() - self._lease_ms
         return {nonce for nonce, life in self._lives.items() if life.met_ms > since_ms} - {self._own.nonce}
 
     def unproven(self, view: View, alive: Mapping[str, NodeInfo]) -> set[str]:
-        """Nodes of which there is only an old sign of life: long dead ones, for somebody who has just come.
+        """Nodes of which only an old heartbeat is known: long dead ones, for a node that has just started.
 
-        Nothing is planned for such a node before it gives another one: others, who know that it is dead, give shards up
-        for somebody else to take. One that owns something may be alive for all that is known here. One whose sign of
-        life is its first has just come as well, or died soon after: it has two heartbeats of time to show which.
+        Nothing is planned for such a node until its heartbeat changes: other nodes, which know that it is dead, give up
+        shards for some live node to take. A node that owns something may be alive. A node with its first heartbeat has
+        just started as well, or died soon after: it has the time of two heartbeats to show which.
         """
         owners = {info.owner.nonce for info in view.shards}
         young_ms = self._clock.steady_ms() - 2 * self._heartbeat_ms
@@ -92,6 +92,6 @@ class Watch:
         return {nonce for nonce, life in others if not life.proven and (life.beat > 1 or life.met_ms <= young_ms)}
 
     def leases_end_ms(self) -> Iterator[int]:
-        """In how long the lease of each node is over, or has been."""
+        """In how many ms the lease of each node ends; negative if it has ended."""
         now_ms = self._clock.steady_ms()
         return (life.since_ms + self._lease_ms - now_ms for life in self._lives.values())

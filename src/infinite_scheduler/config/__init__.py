@@ -1,4 +1,4 @@
-"""The settings: what a node is told by arguments, by the environment and by a TOML file, in this order of weight."""
+"""The settings: from arguments, the environment and a TOML file; earlier ones override later ones."""
 
 from infinite_scheduler.config.apps import AppSettings, ExpireAfter, KafkaApp, PythonApp, RetrySettings, SmsRetryApp
 from infinite_scheduler.config.kafka import IngestSettings, KafkaSettings

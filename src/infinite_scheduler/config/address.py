@@ -1,4 +1,4 @@
-"""The address of the store: one URL, made of `store.url` and of the settings that stand beside it."""
+"""The address of the store: one URL, made of `store.url` and the settings beside it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,11 +20,11 @@ PARTS: Final = (
     "sslcert",
     "sslkey",
 )
-"""The settings that name a server where no URL does."""
+"""The settings that name a server without a URL."""
 
 
 def effective_url(url: str | None, parts: Mapping[str, Any]) -> str:
-    """The URL with what it leaves open filled in, or one made of the settings alone. Raises BadPart."""
+    """The URL completed from the settings, or one made of the settings alone. Raises BadPart."""
     said = {name: value for name, value in parts.items() if value not in {None, ""}}
     if url is not None:
         scheme = find_scheme(url)
@@ -34,14 +34,14 @@ def effective_url(url: str | None, parts: Mapping[str, Any]) -> str:
         return DEFAULT_URL
     if "kind" not in said:
         kinds = 'expected "mariadb", "mysql" or "postgresql"'
-        raise BadPart("kind", f"{kinds}, as store.{places[0]} names a database server")
+        raise BadPart("kind", f"{kinds}, since store.{places[0]} means a database server")
     return scheme_of(said["kind"]).complete(None, said)
 
 
 def outweighed(below: Mapping[str, Any], url: object) -> dict[str, Any]:
-    """What is left of a table `store` under a heavier one with this URL: nothing that names a store.
+    """What is left of a table `store` below a stronger one with this URL: nothing that names a store.
 
-    A password stays if the URL needs one, so that it may come from elsewhere, whatever the place of the URL.
+    A password stays if the URL needs one, so that it may come from another source.
     """
     gone = {"url", *PARTS} - ({"password"} if _needs_password(url) else set())
     return {name: value for name, value in below.items() if name not in gone}

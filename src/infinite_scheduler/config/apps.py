@@ -1,4 +1,4 @@
-"""The settings of an app: what happens at the moment, by the kind of its handler, and when that goes wrong."""
+"""The settings of an app: its handler, and what happens if a delivery fails or is late."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -26,7 +26,7 @@ from infinite_scheduler.config.values import (
 
 
 class RetrySettings(Section):
-    """When a failed delivery is tried again: after listed delays, or after ones that grow."""
+    """When a failed delivery is retried: after listed delays, or after growing ones."""
 
     delays: Delays | None = None
     """The waits before the second, third, … attempt, instead of growing ones; the last one repeats."""
@@ -37,17 +37,17 @@ class RetrySettings(Section):
     maximum: PositiveDuration = timedelta(hours=1)
     """The longest wait."""
     jitter: Annotated[float, real(0, 1)] = 0.1
-    """Each wait is longer by up to this part of it, so that jobs that failed together come back apart."""
+    """Each wait is longer by up to this part of it, so that jobs that failed together are spread out."""
     max_attempts: Annotated[int, whole(1)] = 6
     """How many deliveries are tried before the job fails."""
     count_from: Literal["attempt", "creation"] = "attempt"
     """Waits count from the last attempt, or from the creation of the job."""
     floor: Duration = timedelta(milliseconds=100)
-    """The least time between the end of an attempt and the next one, after a downtime too."""
+    """The shortest time between the end of an attempt and the next one, also after a downtime."""
     retry_on: tuple[ExceptionName, ...] = ()
-    """The only exceptions that are tried again; empty means all."""
+    """The only exceptions that are retried; empty means all."""
     give_up_on: tuple[ExceptionName, ...] = ()
-    """Exceptions that are never tried again."""
+    """Exceptions that are never retried."""
 
     @model_validator(mode="after")
     def _waits_make_sense(self) -> Self:
@@ -55,14 +55,14 @@ class RetrySettings(Section):
         if self.delays is not None and growing:
             raise does_not_fit("delays", self.delays, f"expected either delays or {', '.join(growing)}, not both")
         if self.delays is not None and self.count_from == "creation" and list(self.delays) != sorted(self.delays):
-            raise does_not_fit("delays", self.delays, 'expected ascending delays, as count_from is "creation"')
+            raise does_not_fit("delays", self.delays, 'expected ascending delays, since count_from is "creation"')
         if self.maximum < self.initial:
             raise does_not_fit("maximum", self.maximum, f"expected at least initial, which is {show(self.initial)}")
         return self
 
 
 class ExpireAfter(Section):
-    """Too late is too late: a job later than this is not handed over."""
+    """A job that is later than this is not handed over."""
 
     expire_after: PositiveDuration
     """How late a job may be and still be handed over."""
@@ -73,26 +73,26 @@ def _misfire_shape(value: object) -> str:
 
 
 class AppSettings(Section):
-    """What every app can be told, whatever takes its jobs."""
+    """What every app has, whatever its handler."""
 
     retry: RetrySettings = RetrySettings()
-    """When a failed delivery is tried again."""
+    """When a failed delivery is retried."""
     misfire: Annotated[
         Annotated[MisfireWord, Tag("<word>")] | Annotated[ExpireAfter, Tag("<table>")], Discriminator(_misfire_shape)
     ] = "fire_now"
-    """What happens to a job that comes too late."""
+    """What happens to a late job."""
     misfire_threshold: Duration = timedelta(seconds=60)
-    """How late a job may be before it is skipped, where `misfire` is "skip"."""
+    """How late a job may be before it is skipped, if `misfire` is "skip"."""
     concurrency: Annotated[int, whole(1)] = 20
     """How many deliveries run at once on one node."""
     timeout: PositiveDuration = timedelta(seconds=30)
     """How long one delivery may take."""
     shards: Annotated[int, whole(1, 256)] | None = None
-    """How many shards the app gets when it is made, instead of `store.shards`."""
+    """How many shards the app gets when it is created, instead of `store.shards`."""
 
 
 class PythonApp(AppSettings):
-    """An app whose jobs a function takes."""
+    """An app whose handler is a Python function."""
 
     handler: Literal["python"] = "python"
     """The kind of hand-over."""
@@ -104,7 +104,7 @@ class PythonApp(AppSettings):
     """Where a function that is not async runs: in threads, or in processes for heavy computing."""
     required: tuple[FilledText, ...] = ()
     """The fields that the data of a job from a topic must have."""
-    validation: Function | None = Field(default=None, alias="validate")  # pydantic's own `validate` has the name
+    validation: Function | None = Field(default=None, alias="validate")  # pydantic has a `validate` of its own
     """A function that refuses the data of a job from a topic, as "module:name"."""
 
 
@@ -116,17 +116,17 @@ class KafkaApp(AppSettings):
     topic: Topic
     """The topic that the jobs are published to."""
     key: FilledText | None = None
-    """The key of the message, with fields of the data in braces; the job's id without it."""
+    """The key of the message, with fields of the data in braces; by default the job's id."""
     headers: dict[FilledText, str] = Field(default={})
     """Headers of the message, with fields of the data in braces."""
     value: MessageValue = "generic"
-    """What the message says: the documented shape, the data alone, or a table with fields of the data in braces."""
+    """The content of the message: the documented shape, the data, or a table with fields of the data in braces."""
     required: tuple[FilledText, ...] = ()
     """The fields that the data of a job from a topic must have."""
 
 
 class SmsRetryApp(AppSettings):
-    """An app that publishes the next attempt of an SMS when its time has come."""
+    """An app that publishes the next attempt of an SMS when it is due."""
 
     handler: Literal["sms_retry"]
     """The kind of hand-over."""
@@ -135,7 +135,7 @@ class SmsRetryApp(AppSettings):
 
 
 KINDS: Final[Mapping[str, type[AppSettings]]] = {"python": PythonApp, "kafka": KafkaApp, "sms_retry": SmsRetryApp}
-"""The shapes of an app, by its `handler`."""
+"""The kinds of apps, by `handler`."""
 
 
 def _kind_of(app: object) -> str:
@@ -160,4 +160,4 @@ AnyApp = Annotated[
     ],
     BeforeValidator(_known_kind),
 ]
-"""One app, in the shape that its `handler` asks for."""
+"""One app, of the kind that its `handler` says."""

@@ -15,41 +15,41 @@ class DatabaseSettings(Section):
     """Which database, how it is reached, and what it is patient with."""
 
     kind: Literal["mariadb", "mysql", "postgresql"] | None = None
-    """Which database server is meant, where `url` does not say it."""
+    """The kind of database server, if `url` does not name it."""
     host: FilledText | None = None
-    """The server's name or number, or the path of its Unix socket."""
+    """The server's name or IP address, or the path of its Unix socket."""
     port: Annotated[int, whole(1, 65535)] | None = None
     """The server's port."""
     database: FilledText | None = None
     """The database on the server."""
     user: FilledText | None = None
-    """Who logs in."""
+    """The user of the database."""
     password: str | None = Field(default=None, repr=False)
     """The password of the user."""
     sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = None
-    """How much TLS is asked of the server."""
+    """How TLS is used."""
     sslrootcert: FilledText | None = None
-    """The certificate authorities that may vouch for the server: a PEM file, or "system"."""
+    """The certificate authorities that are trusted to sign the server's certificate: a PEM file, or "system"."""
     sslcert: FilledText | None = None
-    """The certificate by which the user is known: a PEM file."""
+    """The certificate of the user: a PEM file."""
     sslkey: FilledText | None = None
     """The key of that certificate: a PEM file."""
     connect_timeout: PositiveDuration = timedelta(seconds=5)
-    """How long a connection to the server may take to come about."""
+    """How long connecting to the server may take."""
     idle_in_transaction: PositiveDuration = timedelta(seconds=5)
-    """How long a transaction may stay idle before the server ends it: its process may be frozen, with locks in hand."""
+    """How long a transaction may stay idle before the server ends it: its process may be frozen, holding locks."""
     lock_wait: PositiveDuration = timedelta(seconds=10)
-    """How long a transaction on the server waits for a lock that somebody holds; shorter than `silence`."""
+    """How long a call waits on the server for locks of others; shorter than `silence`."""
     silence: PositiveDuration = timedelta(seconds=20)
-    """After what silence in the middle of a statement the server is given up as frozen or cut off."""
+    """How long the server may be silent within a statement before it is given up as frozen or disconnected."""
     connections: Annotated[int, whole(1, 100)] = 2
-    """How many connections to the server all that comes in may use at once."""
+    """How many connections to the server are used for incoming calls."""
     lanes: Annotated[int, whole(1, 4)] = 2
-    """How many connections to the server the node's own work is spread over."""
+    """How many connections to the server are used for the node's own work."""
     ddl: bool = True
-    """May this process make and drop tables on the server?"""
+    """May this process create and drop tables on the server?"""
     tables: Literal["daily", "hourly"] = "daily"
-    """What span of time one table of jobs on the server is for."""
+    """The span of time of one table of jobs on the server."""
 
     @model_validator(mode="after")
     def _a_server_speaks_before_it_is_given_up(self) -> Self:

@@ -26,11 +26,11 @@ _SHAPES: Final = {
 }
 
 Path = Sequence[str | int]
-"""Where a setting is: names of tables, places in lists."""
+"""The path of a setting: names of tables, indexes in lists."""
 
 
 class Layer(NamedTuple):
-    """Settings of one origin, not validated yet."""
+    """Settings from one source, not validated yet."""
 
     kind: Literal["file", "environment", "argument"]
     name: str
@@ -47,19 +47,19 @@ class Layer(NamedTuple):
         return True
 
     def spell(self, path: Path) -> str:
-        """The name of a setting as it is written here; a variable holds a list whole."""
+        """The name of a setting as it is written here; a variable contains a whole list."""
         if self.kind != "environment":
             return name_of(path)
         tables = takewhile(lambda part: isinstance(part, str), path)
         return ENV_PREFIX + "__".join(map(str, tables)).upper()
 
     def origin(self, path: Path) -> str:
-        """Where somebody has to look to change the setting."""
+        """Where the setting can be changed."""
         return self.spell(path) if self.kind == "environment" else self.name
 
 
 def explain(error: ValidationError, layers: Sequence[Layer]) -> str:
-    """One line a problem; `layers` come in the order of their weight, the lightest first."""
+    """One line per problem; `layers` are ordered by precedence, the weakest first."""
     problems = [_explain_one(details, layers) for details in error.errors(include_url=False)]
     if len(problems) == 1:
         return problems[0]
@@ -89,12 +89,12 @@ def _explain_one(details: ErrorDetails, layers: Sequence[Layer]) -> str:
 
 
 def name_of(path: Path) -> str:
-    """A setting as people name it: `ingest[0].topic`."""
+    """A setting's name for people: `ingest[0].topic`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def _is_shape(part: str | int) -> bool:
-    """Does it say which of several shapes a table has, and so is no part of a setting's name?"""
+    """Does it name the kind of a table, and so is not part of a setting's name?"""
     return str(part).startswith("<")
 
 
@@ -114,18 +114,18 @@ def _why_unknown(location: Path, path: Path, layer: Layer | None) -> str:
     kinds = [kind for kind, shape in KINDS.items() if last in _fields(shape)]
     if kinds and issubclass(section, AppSettings):
         own = next(kind for kind, shape in KINDS.items() if shape is section)
-        return f"a setting of handler {' or '.join(map(show, kinds))}, and this app has handler {show(own)}"
+        return f"a setting of handler {' or '.join(map(show, kinds))}, but this app has handler {show(own)}"
     return f"unknown setting{_nearest(section, path, layer)}"
 
 
 def _nearest(section: type[BaseModel], path: Path, layer: Layer | None) -> str:
-    """The setting that was most likely meant: a neighbour, or any other."""
+    """The setting that was most likely meant: in the same table, or any other."""
     *table, last = path
     near = difflib.get_close_matches(str(last), _fields(section), n=1) if table else []
     found = [*table, near[0]] if near else _nearest_of_all(path)
     if found is None:
         return ""
-    in_list = any(isinstance(part, int) for part in path)  # which a variable holds whole
+    in_list = any(isinstance(part, int) for part in path)  # a variable contains the whole list
     return f"; did you mean {layer.spell(found) if layer and not in_list else name_of(found)}?"
 
 
@@ -151,7 +151,7 @@ def _fields(section: type[BaseModel]) -> Mapping[str, FieldInfo]:
 
 
 def _section_at(location: Path) -> type[BaseModel]:
-    """The section that the table at this place is read into."""
+    """The section class of the table at this path."""
     section: type[BaseModel] = Settings
     parts = iter(location)
     for part in parts:

@@ -37,7 +37,7 @@ _SHORTHANDS: Final = (
 
 
 def check_properties(properties: Properties) -> Properties:
-    """Refuse properties that something else decides: they would have no effect."""
+    """Refuse properties that are decided elsewhere: they would have no effect."""
     for name, value in properties.items():
         if name in OWNED:
             raise does_not_fit((name,), value, f"cannot be set: {OWNED[name]}")
@@ -51,24 +51,24 @@ class KafkaSettings(Section):
     """How the brokers are reached."""
 
     bootstrap_servers: Servers = "localhost:9092"
-    """The brokers to ask first, with commas between them."""
+    """The brokers to connect to first, separated by commas."""
     security_protocol: SecurityProtocol | None = None
-    """How connections are made: with TLS or without, with a login or without."""
+    """The protocol of connections: with or without TLS, with or without a login."""
     sasl_mechanism: SaslMechanism | None = None
-    """How the login is made."""
+    """The mechanism of the login."""
     sasl_username: FilledText | None = None
-    """Who logs in."""
+    """The user of the login."""
     sasl_password: str | None = Field(default=None, repr=False)
     """The password of the user."""
     ssl_ca_location: FilledText | None = None
-    """The certificate authorities that may vouch for the brokers: a PEM file."""
+    """The certificate authorities that are trusted to sign the brokers' certificates: a PEM file."""
     ssl_certificate_location: FilledText | None = None
-    """The certificate by which the client is known: a PEM file."""
+    """The certificate of the client: a PEM file."""
     ssl_key_location: FilledText | None = None
     """The key of that certificate: a PEM file."""
     ssl_key_password: str | None = Field(default=None, repr=False)
     """The password of that key."""
-    properties: CheckedProperties = Field(default={}, repr=False)  # may carry a password
+    properties: CheckedProperties = Field(default={}, repr=False)  # may contain a password
     """Any other property of librdkafka, by its dotted name."""
 
     @model_validator(mode="after")
@@ -96,14 +96,14 @@ class KafkaSettings(Section):
         return {**self.properties, **{name: value for name, value in given.items() if value is not None}}
 
     def options(self) -> KafkaOptions:
-        """What every client of these brokers is told."""
+        """The connection options of every client of these brokers."""
         return KafkaOptions(self.bootstrap_servers, self._properties())
 
 
 def _stays_manual(value: bool) -> bool:
     if value:
         raise ValueError(
-            "expected false: positions are written together with the jobs that they brought, "
+            "expected false: positions are written together with the jobs, "
             "and a commit on a timer would skip messages after a crash"
         )
     return value
@@ -115,27 +115,27 @@ class IngestSettings(Section):
     topic: Topic = "scheduler.jobs.ingest"
     """The topic to read."""
     dlq_topic: TopicOrNone = "scheduler.jobs.dlq"
-    """Where messages go that cannot become jobs; empty: they are only kept in the store."""
+    """The topic for messages that cannot become jobs; empty: they are kept only in the store."""
     group_id: GroupId = "infinite-scheduler-ingest"
     """The consumer group; nodes of one group share the topic's partitions."""
     bootstrap_servers: Servers | None = None
     """The brokers of this topic, instead of `kafka.bootstrap_servers`."""
     zone: Zone | None = None
-    """The IANA time zone of a moment that names none, instead of `time.zone`."""
+    """The IANA time zone of times without a zone, instead of `time.zone`."""
     max_poll_records: Annotated[int, whole(1, 1_000_000)] = 500
-    """How many messages one poll brings at most."""
+    """How many messages one poll returns at most."""
     poll_timeout_ms: Annotated[int, whole(1, 60_000)] = 1000
     """How long one poll waits for a message."""
     max_retries: Annotated[int, whole(0, 10)] = 3
-    """How often a message with a passing error is tried again before it is given up."""
+    """How often a message with a temporary error is retried before it is given up."""
     auto_offset_reset: Literal["earliest", "latest"] = "earliest"
-    """Where a group begins that has never read the topic."""
+    """Where a new group begins."""
     enable_auto_commit: Annotated[bool, AfterValidator(_stays_manual)] = False
     """Always false."""
     enabled: bool = True
     """Is the topic read?"""
-    properties: CheckedProperties = Field(default={}, repr=False)  # may carry a password
-    """Properties of librdkafka for this topic, above those of `kafka.properties`."""
+    properties: CheckedProperties = Field(default={}, repr=False)  # may contain a password
+    """Properties of librdkafka for this topic, which override those of `kafka.properties`."""
 
     @model_validator(mode="after")
     def _dead_letters_leave(self) -> Self:
@@ -145,7 +145,7 @@ class IngestSettings(Section):
 
 
 def hides(path: Sequence[str | int], value: object) -> bool:
-    """May a value at this place be a secret, or hold one?"""
+    """May the value at this path be a secret, or contain one?"""
     last = str(path[-1]) if path else ""
     ours = path[0] in {"kafka", "ingest"} if path else False
     return last == "password" or (ours and (is_secret(last) or is_secret(str(value))))

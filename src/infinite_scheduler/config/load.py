@@ -1,4 +1,4 @@
-"""Reads the settings: a TOML file, above it the environment, above that the arguments."""
+"""Reads the settings: a TOML file, overridden by the environment, overridden by arguments."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from infinite_scheduler.errors import ConfigError
 
 CONFIG_VARIABLE: Final = f"{ENV_PREFIX}CONFIG"
 _NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, f"{ENV_PREFIX}SOAK", f"{ENV_PREFIX}SEEDS"})
-"""Variables that begin like a setting and are none: where the file is, and how long and how often tests run."""
+"""Variables with the prefix that are not settings: where the file is, and how long and how often tests run."""
 
 
 def load_settings(
@@ -27,10 +27,10 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read the settings: `overrides` weigh more than the environment, the environment more than the file.
+    """Read the settings: `overrides` have precedence over the environment, the environment over the file.
 
-    Without `path` the file is the one that INFINITE_SCHEDULER_CONFIG names, if any. The outermost keys of `overrides`
-    may be dotted ("store.url"); None there means not given. Raises ConfigError, which names every wrong setting.
+    Without `path` the file is the one named by INFINITE_SCHEDULER_CONFIG, if any. The top-level keys of `overrides` may
+    be dotted ("store.url"); None means not given. Raises ConfigError, which names every wrong setting.
     """
     environ = os.environ if environ is None else environ
     if path is None and environ.get(CONFIG_VARIABLE):
@@ -50,7 +50,7 @@ def load_settings(
 
 
 def settings_at(url: str, settings: Settings) -> Settings:
-    """These settings for the store at another URL, which outweighs all that names a store."""
+    """These settings for the store at another URL, which overrides everything that names a store."""
     layer = Layer("argument", "argument", {"store": {"url": url}})
     values = {name: getattr(settings, name) for name in settings.model_fields_set}
     store = {name: getattr(settings.store, name) for name in settings.store.model_fields_set}
@@ -74,7 +74,7 @@ class _Environment(EnvSettingsSource):
         self.env_vars = {name.lower(): value for name, value in environ.items()}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Decode JSON; what is none stays as it is, so that the validation names it."""
+        """Decode JSON; a value that is not JSON is kept, so that the validation reports it."""
         with suppress(ValueError):
             return super().decode_complex_value(field_name, field, value)
         return value
@@ -133,7 +133,7 @@ def _nest(path: Sequence[str], value: Any) -> Mapping[str, Any]:
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Lay one layer on another, table by table; whatever is no table is replaced whole."""
+    """Merge two layers, table by table; a value that is not a table is replaced as a whole."""
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)

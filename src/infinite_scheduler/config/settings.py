@@ -1,4 +1,4 @@
-"""Every setting, its default and its meaning: one class a table."""
+"""Every setting, its default and its meaning: one class per table."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -28,20 +28,20 @@ ENV_PREFIX: Final = "INFINITE_SCHEDULER_"
 
 
 class NodeSettings(Section):
-    """This process among the others."""
+    """This process and its place in the cluster."""
 
     id: NodeId | None = None
     """The name of the node in lists and logs."""
     lease: PositiveDuration = timedelta(seconds=10)
     """How long a silent node keeps its shards; at least three heartbeats."""
     heartbeat: PositiveDuration = timedelta(seconds=2)
-    """How often the node says that it is alive."""
+    """How often the node sends a heartbeat."""
     stop_timeout: Duration = timedelta(seconds=30)
     """How long a stop waits for jobs in flight."""
     clock_limit: PositiveDuration = timedelta(seconds=5)
-    """How far the machine's clock may be from the store's before the node owns nothing."""
+    """How far the machine's clock may differ from the store's before the node owns nothing."""
     request_poll: PositiveDuration = timedelta(milliseconds=50)
-    """How often an owner looks for wakes, cancels and reschedules of others."""
+    """How often an owner looks for wakes, cancels and reschedules of other processes."""
 
     @model_validator(mode="after")
     def _lease_outlives_lost_heartbeats(self) -> Self:
@@ -61,7 +61,7 @@ class WindowSettings(Section):
     budget: Size = 64 * 1024 * 1024
     """How many bytes loaded jobs may take, over all apps."""
     page: Annotated[int, whole(1, 1000)] = 1000
-    """How many jobs one read of the store brings at most."""
+    """How many jobs one read of the store returns at most."""
 
     @model_validator(mode="after")
     def _loads_before_it_runs_dry(self) -> Self:
@@ -72,28 +72,28 @@ class WindowSettings(Section):
 
 
 class TimeSettings(Section):
-    """How moments are read."""
+    """How times are read."""
 
     zone: Zone = "UTC"
-    """The IANA time zone of a moment that names none."""
+    """The IANA time zone of times without a zone."""
 
 
 class LimitSettings(Section):
-    """What a door accepts at most."""
+    """The limits for incoming requests."""
 
     payload: Size = 1024 * 1024
-    """The size of one job's data."""
+    """The largest data of one job."""
     batch: Annotated[int, whole(1)] = 10_000
-    """How many jobs one request may bring."""
+    """How many jobs one request may contain."""
 
 
 class LogSettings(Section):
-    """What the node tells people."""
+    """What the node logs."""
 
     level: LogLevel = "info"
-    """The least weighty line that is written."""
+    """The lowest level that is written."""
     format: Literal["console", "json"] = "console"
-    """Lines for people, or one JSON object a line."""
+    """Lines for people, or one JSON object per line."""
     modules: dict[str, LogLevel] = Field(default={})
     """Other levels for single modules and all below them."""
 
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
 
     @property
     def source(self) -> Path | None:
-        """The file that was read; its folder is the first place where handler modules are looked up."""
+        """The file that was read; handler modules are looked up in its folder first."""
         return self._source
 
     @classmethod
@@ -147,5 +147,5 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take nothing from the surroundings: `load_settings` merges them, and can say what came from where."""
+        """Use no other sources: `load_settings` merges them, and knows where each value came from."""
         return (init_settings,)

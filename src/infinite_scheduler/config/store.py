@@ -14,12 +14,12 @@ _ADDRESS: Final = frozenset({"url", "connect_timeout", *PARTS})
 
 
 class StoreSettings(DatabaseSettings):
-    """Where jobs wait."""
+    """Where jobs are stored."""
 
-    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may carry a password
-    """The durable home of jobs; a relative SQLite path is relative to the working directory."""
+    url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may contain a password
+    """Where jobs are stored; a relative SQLite path is relative to the working directory."""
     shards: Annotated[int, whole(1, 256)] = 16
-    """How many shards a new app gets; fixed when the app is made."""
+    """How many shards a new app gets; fixed when the app is created."""
     retention: PositiveDuration = timedelta(days=7)
     """How long settled jobs are kept."""
     idempotency: PositiveDuration = timedelta(hours=24)
@@ -27,7 +27,7 @@ class StoreSettings(DatabaseSettings):
 
     @property
     def address_url(self) -> str:
-        """Where the store is: `url`, with what it leaves open filled in by the settings beside it."""
+        """The URL of the store: `url`, completed by the settings beside it."""
         given = {name: getattr(self, name) for name in PARTS}
         if "connect_timeout" in self.model_fields_set:
             given["connect_timeout"] = f"{self.connect_timeout.total_seconds():g}"

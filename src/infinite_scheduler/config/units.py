@@ -13,7 +13,7 @@ _SIZE: Final = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(_BYTES)})?", re.ASCII)
 
 
 def format_duration(value: timedelta) -> str:
-    """Write a length of time as a file would have it, to the millisecond."""
+    """Write a length of time as in a configuration file, to the millisecond."""
     left, parts = value // timedelta(milliseconds=1), []
     for unit, size in _MILLISECONDS.items():
         count, left = divmod(left, size)
@@ -23,7 +23,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Read a size of one byte or more: "64MiB", "1MB", or a number of bytes."""
+    """Read a size of at least one byte: "64MiB", "1MB", or a number of bytes."""
     size = None
     if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
         size = Decimal(found[1]) * _BYTES[found[2] or "B"]
@@ -40,7 +40,7 @@ def format_size(value: int) -> str:
 
 
 def parse_number(value: object) -> Decimal | None:
-    """Read a number, also one that is spelt as text, as all are in the environment; None if it is no finite number."""
+    """Read a number, also as text, as all are in the environment; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and not _NUMBER.fullmatch(value):

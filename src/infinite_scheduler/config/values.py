@@ -1,4 +1,4 @@
-"""What a single setting may hold; each refusal says what is expected."""
+"""What a single setting may contain; each refusal says what is expected."""
 
 import builtins
 import difflib
@@ -68,7 +68,7 @@ def _matching(pattern: re.Pattern[str], expected: str) -> AfterValidator:
 
 
 def read_duration(value: object) -> timedelta:
-    """A length of time, in the words that a setting is refused with."""
+    """Read a length of time; the error is in the words of a setting."""
     try:
         return timedelta(milliseconds=parse_duration(value))
     except InvalidTime:
@@ -112,7 +112,7 @@ def _known_value(value: object) -> object:
 
 
 def _reachable(servers: str) -> str:
-    """The brokers without the spaces that people put between them."""
+    """The brokers without spaces between them."""
     brokers = [broker.strip() for broker in servers.split(",")]
     for broker in brokers:
         found = _BROKER.fullmatch(broker)
@@ -180,7 +180,8 @@ NodeId = Annotated[str, _matching(_NODE_ID, "1 to 64 letters, digits, dots, colo
 Zone = Annotated[str, AfterValidator(_known_zone)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_small_letters)]
 AppName = Annotated[
-    str, _matching(APP_NAME, "an app name: a small letter, then up to 31 small letters, digits or underscores")
+    str,
+    _matching(APP_NAME, "an app name: a lower-case letter, then up to 31 lower-case letters, digits or underscores"),
 ]
 Function = Annotated[str, _matching(_FUNCTION, '"module:name", such as "shop.jobs:send"')]
 ExceptionName = Annotated[str, AfterValidator(_known_exception)]
@@ -204,13 +205,13 @@ MisfireWord = Annotated[Literal["fire_now", "skip"], BeforeValidator(_known_misf
 
 
 def does_not_fit(field: str | tuple[str | int, ...], value: object, expected: str) -> PydanticCustomError:
-    """Settings that contradict each other, told as a problem of the one that most likely has to change."""
+    """The error for settings that contradict each other, reported for the one that most likely has to change."""
     path = (field,) if isinstance(field, str) else field
     return PydanticCustomError("does_not_fit", "{expected}", {"path": path, "value": value, "expected": expected})
 
 
 def show(value: object) -> str:
-    """A value as a file would have it, cut short, without a password."""
+    """A value as in a configuration file, shortened, without a password."""
     if isinstance(value, timedelta):
         value = format_duration(value)
     elif isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""A store that is away: told once, and told once more when it is back."""
+"""A store outage: reported once when it begins, and once when it ends."""
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.engine.judge import describe
@@ -6,7 +6,7 @@ from infinite_scheduler.observe.events import Observer, StoreAway, StoreBack
 
 
 class Absence:
-    """Whether the store of one lane is away, and since when."""
+    """Whether the store of one lane answers, and since when it does not."""
 
     def __init__(self, clock: Clock, tell: Observer) -> None:
         self._clock = clock
@@ -18,13 +18,13 @@ class Absence:
         return self._since_ms is not None
 
     def begin(self, error: Exception, kept: int) -> None:
-        """It does not answer; so many outcomes are kept for it."""
+        """The store does not answer; `kept` outcomes wait for it."""
         if self._since_ms is None:
             self._since_ms = self._clock.steady_ms()
             self._tell(StoreAway(error=describe(error), kept=kept))
 
     def end(self) -> None:
-        """It has taken a write: that it can be read says little, as a full disk can be."""
+        """The store took a write. A successful read says little: a full disk can still be read."""
         if self._since_ms is not None:
             self._tell(StoreBack(away_ms=self._clock.steady_ms() - self._since_ms))
             self._since_ms = None

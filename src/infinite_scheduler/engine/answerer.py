@@ -1,4 +1,4 @@
-"""Answers what others ask of the owner of a shard: wakes, cancels, reschedules, runs at once.
+"""Answers what others request from the owner of a shard: wakes, cancels, reschedules, runs at once.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -15,7 +15,7 @@ IDLE_MS = 1000
 
 
 class Answerer:
-    """Looks for requests to one lane, decides them in the store, and lets memory follow."""
+    """Looks for requests to one lane, decides them in the store, then updates memory."""
 
     def __init__(self, ownership: Ownership, holdings: Holdings, clock: Clock, *, poll_ms: int, at_most: int) -> None:
         self._ownership = ownership
@@ -24,19 +24,19 @@ class Answerer:
         self._poll_ms = poll_ms
         self._at_most = at_most  # jobs named by the requests of one transaction
         self._poked = False
-        self._served: set[Shard] = set()  # those whose requests filled a page: first come the others
+        self._served: set[Shard] = set()  # shards whose requests filled a page: the others come first
         self._next_poll_ms = 0
 
     def poke(self) -> None:
-        """Requests may wait."""
+        """Note that requests may be waiting."""
         self._poked = True
 
     def due_in_ms(self) -> int:
-        """How long nothing needs to be done, unless it is poked."""
+        """Time until the next look, unless poked before."""
         return self._next_poll_ms - self._clock.steady_ms() if self._holdings.tenures else IDLE_MS
 
     async def step(self) -> bool:
-        """Look for requests when poked, when a shard is new, or when it is time to.
+        """Look for requests when poked, when a shard is new, or when a look is due.
 
         Rules: answer_in_lane, requests_are_read_without_cursor, takeover_answers_requests_first.
         """
@@ -61,12 +61,12 @@ class Answerer:
         for tenure in asked:
             tenure.greeted = True
         if len(asked) < len(sound):
-            self._poked = True  # now for those that were passed over
+            self._poked = True  # for the shards that were passed over
         self._served.clear()
         return bool(requests) or self._poked
 
     async def _decide(self, requests: Sequence[Request]) -> None:
-        """Take the jobs in question off the wheel, decide in the store, then let memory follow.
+        """Take the jobs in question off the wheel, decide in the store, then update memory.
 
         Rules: off_wheel_before_decision, undecided_job_returns_to_wheel.
         """

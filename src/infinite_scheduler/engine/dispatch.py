@@ -1,4 +1,4 @@
-"""Where the due jobs of one app wait for their handler, and are handed over.
+"""Where the due jobs of one app wait for their handler and are handed over.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -22,7 +22,7 @@ from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.ownership import Running, Settlement
 
 AT_ONCE = 64
-"""So many calls of handlers are begun between two looks at the gate and the clock: well under a millisecond."""
+"""Calls of handlers begun between two checks of the gate and the clock: well under a millisecond."""
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flight(msgspec.Struct, gc=False):
-    """A delivery under way."""
+    """A delivery in progress."""
 
     job: Job
     tenure: Tenure
@@ -47,13 +47,13 @@ class Flight(msgspec.Struct, gc=False):
 
 
 Sink = Callable[[Tenure, Settlement], None]
-"""Takes how a delivery ended, to be made durable."""
+"""Takes the end of a delivery, to be made durable."""
 
 Detain = Callable[[Job, Tenure], None]
-"""Takes a job that may have ended a process, to be fired with care."""
+"""Takes a job that may have ended a process, to be handed over with care."""
 
 Release = Callable[[str, int], None]
-"""Hears that so many jobs of an app are not held any more, detained ones perhaps among them."""
+"""Is told that a number of jobs of an app are not held any more; some of them may be in quarantine."""
 
 
 class Desk:
@@ -77,15 +77,15 @@ class Desk:
         self._ready: PriorityQueue[Job] = PriorityQueue()
         self._free = plan.concurrency
         self._begun = 0
-        self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler under way, by the order they began in
+        self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
         self._stirred = False
         self._interrupting = False
-        self.alarm: Callable[[], None] = _nothing  # the wheel's next moment may have come nearer
+        self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
     # Jobs come in
 
     def receive(self, job: Job, tenure: Tenure) -> None:
-        """Hold a job until its moment."""
+        """Hold a job until it is due."""
         if job.due_ms <= tenure.careful_ms or job.key in tenure.suspects:
             tenure.detained[job.key] = job
             self.detain(job, tenure)
@@ -98,7 +98,7 @@ class Desk:
                 self.alarm()
 
     def tick(self, now_ms: int) -> int:
-        """Let what is due by now go to the handler. Returns how many jobs that are.
+        """Queue the jobs that are due by now for the handler. Returns how many they are.
 
         Rule: fires_when_due.
         """
@@ -109,22 +109,22 @@ class Desk:
         return len(due)
 
     def queue(self, job: Job) -> None:
-        """A due job waits for its turn."""
+        """Queue a due job for its turn."""
         self._ready.push(job.priority, job.due_ms, job)
         self.stir()
 
     def resume(self, tenure: Tenure) -> None:
-        """A shard may fire again."""
+        """Hand over the jobs of a shard again."""
         parked, tenure.parked = tenure.parked, []
         for job in parked:
             if tenure.held.get(job.key) is job:
                 self.receive(job, tenure)
 
     def last_after(self, job: Job, share: int) -> Job | None:
-        """Give up the job that would fire last, if that is after this one.
+        """Give up the job that would be handed over last, if that is after this one.
 
-        Of a lower priority, `share` jobs that are ready stay; while it has fewer, an overdue one of it comes before the
-        last of the higher ones.
+        Of a lower priority, `share` ready jobs stay; while it has fewer, an overdue job of it goes before the last job
+        of the higher ones.
         """
         latest_ms = self.wheel.latest_due_ms()
         if latest_ms is not None and latest_ms > job.due_ms:
@@ -142,15 +142,15 @@ class Desk:
         return None
 
     def dropped(self, count: int) -> None:
-        """So many jobs that waited here, not on the wheel, are held by no reign any more.
+        """Note that `count` jobs that waited here, not on the wheel, are not held by any owned shard any more.
 
-        Nothing is handed over while the app is paused or all places are taken, so they cannot wait for their turn.
+        They are dropped now: while the app is paused or at its concurrency limit, they would never reach their turn.
         """
         self._ready.outdate(count, self._holds)
         self.release(self.app, count)
 
     def _holds(self, job: Job) -> bool:
-        """Is this very job held by a reign?"""
+        """Is exactly this job held by an owned shard?"""
         tenure = self.tenures.get(job.shard)
         return tenure is not None and tenure.held.get(job.key) is job
 
@@ -162,13 +162,13 @@ class Desk:
     # Jobs go out
 
     def stir(self) -> None:
-        """Look for work soon, once for all who ask in the meantime."""
+        """Look for work soon, once for all calls until then."""
         if not self._stirred:
             self._stirred = True
             self._loop.call_soon(self.fill)
 
     def fill(self) -> None:
-        """Hand over what is ready, as far as there are free places."""
+        """Hand over ready jobs, as far as the concurrency allows."""
         self._stirred = False
         lateness: list[int] = []
         while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
@@ -200,7 +200,7 @@ class Desk:
         return batch
 
     def _expire(self, job: Job, tenure: Tenure, now_ms: int) -> bool:
-        """Too late by the app's policy: settled without a hand-over."""
+        """Settle a job without handing it over: it is too late by the app's policy."""
         reason = self._plan.misfire.decide(
             due_ms=job.due_ms,
             accepted_ms=job.created_ms,
@@ -219,7 +219,7 @@ class Desk:
         self.report(job, Failed(reason))
 
     def fire_alone(self, job: Job) -> None:
-        """Hand this job over now, though the gate is held shut for all others."""
+        """Hand this job over now, though the gate is shut for all others."""
         now_ms = self._gate.now_ms()
         tenure = self.tenures[job.shard]
         if not self._expire(job, tenure, now_ms):
@@ -233,7 +233,7 @@ class Desk:
         self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
 
     def _launch(self, job: Job, tenure: Tenure, now_ms: int) -> None:
-        """From here on the job is handed over: it cannot be cancelled any more."""
+        """Mark the job as handed over: from now on it cannot be cancelled."""
         key = job.key
         del tenure.held[key]
         tenure.out[key] = job
@@ -253,14 +253,14 @@ class Desk:
         else:
             for job in batch:
                 if job.key in self.flights:
-                    self.report(job, RuntimeError("the handler ended without a word about this job"))
+                    self.report(job, RuntimeError("the handler ended without reporting this job"))
         finally:
             self._free += 1
             del self._calls[number]
             self.stir()
 
     def _still_may(self, batch: Sequence[Job]) -> bool:
-        """Others may have worked since the gate was looked at; nothing was called yet, so it can be taken back.
+        """Check the gate again, since other tasks may have run; no handler was called yet, jobs can be taken back.
 
         Rule: lapse_stops_firing.
         """
@@ -275,7 +275,7 @@ class Desk:
         return True
 
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
-        """What is not reported ends as the error says: tried again at once, if it was the node that had to stop."""
+        """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
         for job in batch:
             match error:
                 case asyncio.CancelledError() if self._interrupting:
@@ -288,7 +288,7 @@ class Desk:
                     self.report(job, RuntimeError(f"the handler raised {type(error).__name__}"))
 
     def _take_back(self, job: Job) -> None:
-        """It was not handed over after all; the shard is loaded again before it can be."""
+        """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
         flight = self.flights.pop(job.key)
         if flight.tenure.out.pop(job.key, None) is not None:
             flight.tenure.held[job.key] = job
@@ -297,7 +297,7 @@ class Desk:
                 flight.tenure.detained[job.key] = job
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
-        """A delivery has ended; a second word about the same one is ignored."""
+        """Take the end of a delivery; a second report of the same one is ignored."""
         flight = self.flights.get(job.key)
         if flight is None or flight.job is not job:
             return
@@ -329,7 +329,7 @@ class Desk:
             )
 
     def long_running(self, since_ms: int) -> list[Running]:
-        """Deliveries that began before `since_ms` and were not shown yet."""
+        """Deliveries that began before `since_ms` and have not been shown yet."""
         found = [f for f in self.flights.values() if not f.shown and f.started_ms <= since_ms]
         for flight in found:
             flight.shown = True
@@ -337,11 +337,11 @@ class Desk:
 
     @property
     def busy(self) -> bool:
-        """Does a handler work on anything, even on what is reported already?"""
+        """Is a handler working on anything, even on jobs that are already reported?"""
         return bool(self._calls)
 
     def interrupt(self) -> Sequence[Job]:
-        """The node must stop: cancel what can be. Returns the jobs whose handlers run on: they are not settled here."""
+        """Cancel what can be cancelled: the node must stop. Returns the jobs whose handlers go on, unsettled."""
         running = [job for job in self._plan.handler.unfinished() if job.key in self.flights]
         for job in running:
             del self.flights[job.key]
@@ -352,7 +352,7 @@ class Desk:
 
 
 def _unwired(*_: object) -> None:
-    raise AssertionError("a desk is wired by its engine before it works")
+    raise AssertionError("the engine must connect this object before it is used")
 
 
 def _nothing() -> None:

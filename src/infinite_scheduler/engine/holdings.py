@@ -1,4 +1,4 @@
-"""What one lane owns, as memory knows it, and how sure it is of that.
+"""What one lane owns, as far as memory knows, and which of it is in doubt.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Holdings:
-    """The shards of one lane, each with the reign under which it is held, and the windows that read them ahead."""
+    """The owned shards of one lane, and the windows that read ahead of them."""
 
     def __init__(
         self, windows: Mapping[str, Window], absence: Absence, clock: Clock, tell: Observer, *, marks: bool
@@ -49,7 +49,7 @@ class Holdings:
             self._tell(ShardsTaken(shards=[grant.shard for grant in grants], unclean=unclean))
 
     def leave(self, tenure: Tenure) -> None:
-        """A reign has ended: forget everything of it."""
+        """Forget everything about a shard that is not owned any more."""
         self.windows[tenure.shard.app].leave(tenure)
         if self.tenures.get(tenure.shard) is tenure:
             del self.tenures[tenure.shard]
@@ -67,7 +67,7 @@ class Holdings:
     # Doubt
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
-        """Nothing more of these is fired or written before it is checked in the store what is owned."""
+        """Hand over and write nothing of these shards until the store has confirmed what is owned."""
         for shard in shards:
             tenure = self.tenures.get(shard)
             if tenure is not None:
@@ -80,19 +80,19 @@ class Holdings:
         return tenure is not None and tenure.doubt is None
 
     def owners_of(self, shards: Iterable[Shard]) -> dict[Shard, Owner]:
-        """The reigns over these shards, as far as there is no doubt about them."""
+        """The owners and epochs of these shards, except those in doubt."""
         tenures = self.tenures
         return {shard: t.owner for shard in shards if (t := tenures.get(shard)) is not None and t.doubt is None}
 
     async def written(self, owners: Collection[Shard], call: Awaitable[T]) -> T:
-        """The result of a write; without one it is not known what was written, so its shards are in doubt.
+        """Return the result of a write; if it fails, its effect is unknown, so its shards are in doubt.
 
         Rules: doubt_reloads, every_shard_is_in_doubt.
         """
         try:
             result = await call
         except BaseException:
-            self.doubt(owners, "a write to the store had no answer")
+            self.doubt(owners, "a write to the store was not answered")
             raise
         self._absence.end()
         return result
@@ -100,12 +100,12 @@ class Holdings:
     # What a write has changed
 
     def put(self, job: Job) -> None:
-        """Hold a job if it is due before the line; after it the scan will find it."""
+        """Hold a job if it is due before the line; after the line, the scan will find it."""
         tenure = self.tenures.get(Shard(job.app, job.shard))
         if tenure is not None and job.due_ms < tenure.line_ms:
             self.windows[job.app].put(job)
 
     def lower(self, low_ms: Mapping[Shard, int]) -> None:
-        """Low is here now, as something unsettled was written before it."""
+        """Set low back, since something unsettled was written before it."""
         for shard, its_ms in low_ms.items():
             self.tenures[shard].low_ms = its_ms

@@ -1,4 +1,4 @@
-"""From the end of a delivery to what the store shall record."""
+"""From the end of a delivery to what the store records."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,15 +25,15 @@ class Judge(msgspec.Struct, frozen=True):
     def settlement(
         self, job: Job, outcome: Outcome | BaseException, *, started_ms: int, finished_ms: int, marked: bool = False
     ) -> Settlement:
-        """What the store shall record of this delivery."""
-        if type(outcome) is Done:  # the way of most jobs
+        """What the store shall record for this delivery."""
+        if type(outcome) is Done:  # the common case
             return Settlement(
                 job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked
             )
         try:
             status, due_ms, error = self._verdict(job, outcome, finished_ms)
-        except Exception as broken:  # noqa: BLE001 - a policy that breaks must not leave a job without an end
-            status, due_ms, error = Status.FAILED, 0, f"no decision could be made after it: {describe(broken)}"
+        except Exception as broken:  # noqa: BLE001 - a policy that fails must not leave a job without an outcome
+            status, due_ms, error = Status.FAILED, 0, f"the retry policy failed to decide: {describe(broken)}"
         return Settlement(
             job=job,
             status=status,
@@ -71,7 +71,7 @@ class Judge(msgspec.Struct, frozen=True):
     def _again(
         self, job: Job, reason: str, error: BaseException | None, wished_ms: int | None, now_ms: int
     ) -> tuple[Status, int, str | None]:
-        """Another attempt, unless the policy says that it is enough."""
+        """Another attempt, unless the policy says to give up."""
         next_ms = self.policy.next_attempt_ms(
             attempt=job.attempt, created_ms=job.created_ms, finished_ms=now_ms, error=error, rand=self.rand
         )
@@ -81,23 +81,23 @@ class Judge(msgspec.Struct, frozen=True):
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, whatever it is."""
+    """An error in one line."""
     name = type(error).__name__
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - an error that cannot even be shown
-        return f"{name} (it cannot be shown)"
+        return f"{name} (its text cannot be shown)"
     return printable(f"{name}: {text}" if text else name)
 
 
 def printable(text: object) -> str:
-    """Text that any store can keep and any terminal can show, not too much of it."""
-    text = str(text)[:ERROR_CHARS].replace("\0", "\N{REPLACEMENT CHARACTER}")  # PostgreSQL keeps no NUL
+    """Text that any store can keep and any terminal can show, cut to a maximum."""
+    text = str(text)[:ERROR_CHARS].replace("\0", "\N{REPLACEMENT CHARACTER}")  # PostgreSQL cannot store NUL
     return text.encode("utf-8", "replace").decode()
 
 
 def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:
-    """The node had to stop while the handler ran: again at once, as a new attempt, whatever the policy says."""
+    """The node had to stop while the handler ran: retry at once, as a new attempt, whatever the policy says."""
     return Settlement(
         job=job,
         status=Status.PENDING,
@@ -110,7 +110,7 @@ def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) ->
 
 
 def unrecordable(settlement: Settlement, error: Exception) -> Settlement:
-    """The store could not record this outcome for a reason of its own making: the job fails and says so."""
+    """The store refused to record this outcome: the job fails with the reason."""
     return Settlement(
         job=settlement.job,
         status=Status.FAILED,

@@ -1,4 +1,4 @@
-"""Where everything happens that a node does to its shards: one step at a time, its effect in memory before the next.
+"""Everything a node does to its shards: one step at a time, applied to memory before the next begins.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -24,19 +24,19 @@ from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded
 from infinite_scheduler.store.ownership import Claim, Ownership
 
 STRAINED = 2 * AT_MOST
-"""With so many outcomes to be settled, the lane is behind."""
+"""With this many outcomes to settle, the lane is behind."""
 
 BACK_OFF_MS = (50, 1000)
-"""The first and the longest wait for a store that is away."""
+"""The first and the longest wait for a store that does not answer."""
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The paces of a lane."""
+    """The intervals and limits of a lane."""
 
     request_poll_ms: int = 50
     sweep_ms: int = 60_000
     shown_ms: int = 1000
-    answer_at_most: int = 1000  # jobs named by requests in one transaction; payloads are read as far as there is room
+    answer_at_most: int = 1000  # jobs named by requests per transaction; payloads are read as far as there is room
 
 
 class Lane:
@@ -56,7 +56,7 @@ class Lane:
         self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None] | None]] = deque()
         self._turns = 0
         self._absence = Absence(clock, tell)
-        self.taking = False  # shards may come at any moment
+        self.taking = False  # claimed shards may arrive at any moment
         self.holdings = Holdings(windows, self._absence, clock, tell, marks=ownership.marks is not None)
         self.settler = Settler(ownership, self.holdings, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set)
         self._answerer = Answerer(
@@ -67,35 +67,35 @@ class Lane:
     # What others ask of the lane or tell it
 
     def owners(self) -> Mapping[Shard, Owner]:
-        """The shards held, each with the reign under which it is held."""
+        """The shards held, each with its owner and epoch."""
         return {shard: tenure.owner for shard, tenure in self.holdings.tenures.items()}
 
     def unsettled(self) -> Collection[Shard]:
-        """Those with suspects that are about to fire: elsewhere they would fire later, and in smaller windows."""
+        """Shards with suspects about to be handed over: on another node that would take longer, in smaller windows."""
         paused = {app for app, window in self._windows.items() if window.desk.paused}
         tenures = self.holdings.tenures
         return {shard for shard, tenure in tenures.items() if tenure.has_suspects and shard.app not in paused}
 
     @property
     def strain(self) -> float:
-        """How far this lane is behind: below 1 it is not. A store that is away is none of its doing."""
+        """How far this lane is behind: below 1 it is not. During a store outage it counts as not behind."""
         if self._absence.lasts:
             return 0.0
         return max(self.settler.kept / STRAINED, float(any(window.behind for window in self._windows.values())))
 
     def poke(self) -> None:
-        """Requests may wait."""
+        """Note that requests may be waiting."""
         self._answerer.poke()
         self._stir.set()
 
     def take(self, claims: Sequence[Claim]) -> None:
-        """Own these shards, as far as they can be had, when the lane comes to it; nobody waits for that."""
+        """Own these shards, as far as possible, at the lane's next step; the call does not wait for it."""
         self.taking = True
         self._commands.append((lambda: self._take(claims), None))
         self._stir.set()
 
     async def mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
-        """Make it durable in which window of suspects these jobs are. Returns the keys of those that are marked."""
+        """Make durable in which window of suspects these jobs are. Returns the keys of the marked ones."""
         marked: set[bytes] = set()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commands.append((lambda: self._mark(jobs, size, marked), done))
@@ -104,7 +104,7 @@ class Lane:
         return marked
 
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None:
-        """Hand over no more of these shards, release them when nothing is in flight, or call it off after a while."""
+        """Hand over no more of these shards, and release them when nothing is in flight; call it off after a while."""
         until_ms = None if for_ms is None else self._clock.steady_ms() + for_ms
         for shard in shards:
             tenure = self.holdings.tenures.get(shard)
@@ -114,14 +114,14 @@ class Lane:
         self._stir.set()
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
-        """Check in the store what is owned of these before anything more is fired or written."""
+        """Check in the store what is owned of these before anything more is handed over or written."""
         self.holdings.doubt(shards, why)
         self._stir.set()
 
     # The lane's own run
 
     async def run(self) -> None:
-        """Turn after turn, for as long as the node lives; a store that is away is waited for."""
+        """Run the steps for as long as the node lives; wait while the store does not answer."""
         pause_ms = BACK_OFF_MS[0]
         while True:
             self._stir.clear()
@@ -131,20 +131,20 @@ class Lane:
                 self._absence.begin(error, self.settler.kept)
                 pause_ms = await self._back_off(pause_ms)
                 continue
-            except Exception as error:  # noqa: BLE001 - a bug in one step must become lateness, not loss
+            except Exception as error:  # noqa: BLE001 - a bug in one step must cause lateness, not loss
                 self._tell(TaskFailed(part="lane", error=describe(error)))
                 self.holdings.doubt(list(self.holdings.tenures), "a step of the lane failed")
                 pause_ms = await self._back_off(pause_ms)
                 continue
             if not self.holdings.tenures:
-                self._absence.end()  # who owns nothing has nothing to write
+                self._absence.end()  # a node that owns nothing has nothing to write
             if not self._absence.lasts:
                 pause_ms = BACK_OFF_MS[0]
             if not worked and not self._commands:
                 await wait(self._clock, self._stir, self._idle_ms())
 
     async def _turn(self) -> bool:
-        """Every step that is due, once."""
+        """Run every step that is due, once."""
         worked = await self._obey()
         for step in (
             self._reload,
@@ -159,12 +159,12 @@ class Lane:
         return worked
 
     async def _back_off(self, pause_ms: int) -> int:
-        """Wait so long, whoever stirs; the next time twice as long."""
+        """Wait this long, whatever wakes the lane; the next time twice as long."""
         await wait(self._clock, asyncio.Event(), pause_ms)
         return min(2 * pause_ms, BACK_OFF_MS[1])
 
     def _idle_ms(self) -> int:
-        """How long no step is due."""
+        """Time until the next step is due."""
         wall_ms = self._clock.wall_ms()
         waits = [self._answerer.due_in_ms(), self._sweep.due_in_ms()]
         waits.extend(window.due_in_ms(wall_ms) for window in self._windows.values() if window.tenures)
@@ -176,7 +176,7 @@ class Lane:
     # Steps
 
     async def _obey(self) -> bool:
-        """Do one thing that others have asked for."""
+        """Do one thing that was asked for."""
         if not self._commands:
             return False
         command, done = self._commands.popleft()
@@ -212,7 +212,7 @@ class Lane:
             self.holdings.lose(lost)
 
     async def _reload(self) -> bool:
-        """Wait for what is still open in the store, see what is still owned, begin again from there.
+        """Wait for open transactions in the store, see what is still owned, and continue from there.
 
         Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
         """
@@ -225,7 +225,7 @@ class Lane:
         why = next(iter(doubted.values())).doubt or ""
         for shard, tenure in doubted.items():
             if shard in grants:
-                self._windows[shard.app].forget(tenure)  # with what a step under way has brought since the doubt
+                self._windows[shard.app].forget(tenure)  # including what a step in progress has read since the doubt
                 tenure.load(grants[shard])
         self._tell(Reloaded(shards=list(grants), why=why))
         self.holdings.lose(doubted.keys() - grants.keys())
@@ -233,7 +233,7 @@ class Lane:
         return True
 
     async def _release(self) -> bool:
-        """Release what is drained, or call it off if it takes too long: never while a release is under way.
+        """Release what is drained, or call it off if it takes too long, but never during a release.
 
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
@@ -261,7 +261,7 @@ class Lane:
         return True
 
     async def _scan(self) -> bool:
-        """Read one page of one app, in turn."""
+        """Read one page of one app; the apps take turns."""
         windows = list(self._windows.values())
         self._turns += 1
         for i in range(len(windows)):

@@ -1,4 +1,4 @@
-"""May this node hand over? Only while it renews its sign of life in time, and nothing asked it to hold.
+"""May this node hand over jobs? Only while it renews its lease in time and the gate is not held shut.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -10,7 +10,7 @@ from infinite_scheduler.observe.events import HeartbeatBack, HeartbeatFailing, L
 
 
 class Lease:
-    """The time for which the others leave this node's shards alone, by the steady clock."""
+    """The time for which the other nodes leave this node's shards alone, by the steady clock."""
 
     def __init__(self, clock: Clock, lease_ms: int, tell: Observer) -> None:
         self._clock = clock
@@ -19,11 +19,11 @@ class Lease:
         self._renewed_ms: int | None = None
         self._failing_since_ms: int | None = None
         self._error: str | None = None  # of the last heartbeat, if it failed
-        self._asked_ms: int | None = None  # when the store was asked that has not answered yet
+        self._asked_ms: int | None = None  # when the heartbeat was sent that is not answered yet
         self.lapsed = False
 
     def asked(self) -> None:
-        """A heartbeat is on its way: while it has no answer, that is the cause if the lease lapses."""
+        """A heartbeat was sent: if the lease lapses before the answer, the missing answer is the cause."""
         self._asked_ms = self._clock.steady_ms()
 
     def answered(self) -> None:
@@ -31,7 +31,7 @@ class Lease:
         self._asked_ms = None
 
     def renewed(self, asked_ms: int) -> bool:
-        """A renewal asked for at `asked_ms` is durable. True: the lease had lapsed, check everything that is owned.
+        """A renewal sent at `asked_ms` is durable. True: the lease had lapsed, so everything owned must be checked.
 
         Rules: lapsed_node_renews_then_checks, lapse_reloads.
         """
@@ -44,12 +44,12 @@ class Lease:
         return had_lapsed
 
     def missed(self, error: Exception) -> None:
-        """A heartbeat failed: told when that begins, and as the cause if the lease lapses."""
+        """A heartbeat failed: reported when that begins, and as the cause if the lease lapses."""
         self._asked_ms, self._error = None, describe(error)
         if self._failing_since_ms is None:
             self._failing_since_ms = self._clock.steady_ms()
             self._tell(HeartbeatFailing(error=self._error))
-        self.valid()  # on a node that hands nothing over nobody else asks
+        self.valid()  # a node that hands nothing over does not ask otherwise
 
     def _heartbeat_back(self) -> None:
         if self._failing_since_ms is not None:
@@ -57,7 +57,7 @@ class Lease:
             self._failing_since_ms = self._error = None
 
     def valid(self) -> bool:
-        """Is the last renewal recent enough? Once it is not, it takes a new one to be valid again."""
+        """Is the last renewal recent enough? Once it is not, only a new renewal makes it valid again."""
         if self._renewed_ms is None:
             return False
         silent_ms = self._clock.steady_ms() - self._renewed_ms
@@ -67,22 +67,22 @@ class Lease:
         return not self.lapsed
 
     def _silence(self) -> str | None:
-        """A call that neither fails nor returns, as when the server is frozen."""
+        """The error for a call that neither fails nor returns, as when the server is frozen."""
         if self._asked_ms is None:
             return None
         return f"the store has not answered for {(self._clock.steady_ms() - self._asked_ms) / 1000:.1f} s"
 
 
 class Gate:
-    """What is asked before every hand-over of this process: may it fire now, and what time is it?
+    """Asked before every hand-over of this process: may it hand over now, and what time is it?
 
     Rules: lapse_stops_firing, fires_when_due.
     """
 
     def __init__(self, lease: Lease, agreed: Agreed) -> None:
         self.lease = lease
-        self.now_ms = agreed.now_ms  # jobs due up to here have reached their moment
-        self.held_shut = False  # a suspect is fired alone, or the node stops
+        self.now_ms = agreed.now_ms  # jobs due up to here may be handed over
+        self.held_shut = False  # a suspect is handed over alone, or the node stops
 
     @property
     def open(self) -> bool:

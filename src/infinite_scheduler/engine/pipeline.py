@@ -1,4 +1,4 @@
-"""The whole flow of one node: a store's jobs are read ahead, wait on wheels, are handed over, and settled."""
+"""The whole flow of one node: jobs are read ahead from the store, wait on wheels, are handed over, and settled."""
 
 import asyncio
 import random
@@ -27,20 +27,20 @@ from infinite_scheduler.store.cluster import NodeInfo, View
 from infinite_scheduler.store.ownership import Settlement
 
 LONGEST_NAP_MS = 500
-"""The wheels are looked at this often at least, so that a clock that was set is noticed."""
+"""The wheels are checked at least this often, so that a change of the clock is noticed."""
 
 
 RESTS = ((75, 10), (16, 4))
-"""When so many jobs are due at one look at the wheels, the next look is so many ms later: a batch costs less than its
-jobs one by one, in here, at the broker and in the store. The short rest takes some 4,000 jobs a second to have an
-effect, and the long one 7,500 to go on."""
+"""When this many jobs are due at one check of the wheels, the next check is this many ms later: a batch costs less than
+single jobs, here, at the broker and in the store. The short pause begins at about 4,000 jobs per second, the long one
+stays from 7,500."""
 
 BUSY_ROWS = 50_000
-"""A round of maintenance that pruned so many rows has left more: the next one follows soon."""
+"""A round of maintenance that pruned this many rows has left more: the next round follows soon."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The paces and bounds of one node."""
+    """The intervals and limits of one node."""
 
     lookahead_ms: int = 30_000
     fetch_interval_ms: int = 25_000
@@ -120,7 +120,7 @@ class Engine:
     # Life
 
     async def start(self) -> None:
-        """Begin: handlers first, then the parts that read, wait and settle, then ownership."""
+        """Start the handlers, then the parts that read, wait and settle, then membership."""
         for plan in self._apps:
             await plan.handler.start()
         for lane in self._lanes:
@@ -131,7 +131,7 @@ class Engine:
         self._spawn("upkeep", self._upkeep)
 
     async def stop(self) -> bool:
-        """Hand nothing more over, let what is in flight finish, settle, release. True: all of it succeeded."""
+        """Hand over no more, let calls in flight finish, settle, release. True: all of it succeeded."""
         self.membership.leave()
         clean = await self._released(self._settings.stop_timeout_ms)
         if not clean:
@@ -153,7 +153,7 @@ class Engine:
         deadline_ms = self._clock.steady_ms() + within_ms
         while any(lane.holdings.tenures or lane.taking for lane in self._lanes):
             for lane in self._lanes:
-                lane.drain(list(lane.holdings.tenures))  # with those that a take under way has brought
+                lane.drain(list(lane.holdings.tenures))  # including those of a take in progress
             if self._clock.steady_ms() >= deadline_ms:
                 return False
             await sleep(self._clock, 5)
@@ -169,7 +169,7 @@ class Engine:
         self._tasks.append(asyncio.create_task(self._tended(name, part), name=name))
 
     async def _tended(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a part for as long as the node lives: a bug in it must become lateness, not loss."""
+        """Run a part for as long as the node lives: a bug in it must cause lateness, not loss."""
         while True:
             try:
                 await part()
@@ -177,8 +177,8 @@ class Engine:
                 task = asyncio.current_task()
                 if self._stopped or task is None:
                     raise
-                task.uncancel()  # a handler that cancels every task there is must not end the node
-                self._tell(TaskFailed(part=name, error="cancelled by somebody else than the node"))
+                task.uncancel()  # a handler that cancels all tasks must not end the node
+                self._tell(TaskFailed(part=name, error="cancelled from outside, not by the node"))
             except Exception as error:  # noqa: BLE001
                 self._tell(TaskFailed(part=name, error=describe(error)))
                 await sleep(self._clock, LONGEST_NAP_MS)
@@ -186,7 +186,7 @@ class Engine:
     # Flow
 
     async def _turn_wheels(self) -> None:
-        """One sleeper for all wheels: at each due moment the due jobs go to their desks."""
+        """One timer for all wheels: at each due moment the due jobs go to their dispatchers."""
         while True:
             self._alarm.clear()
             now_ms = self._agreed.now_ms()
@@ -207,7 +207,7 @@ class Engine:
         self._lanes[tenure.shard.number % len(self._lanes)].settler.add(tenure, settlement)
 
     async def _mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
-        """Without an answer of a lane's store, its shards are loaded again."""
+        """Mark suspects in their lanes; if a lane's store does not answer, its shards are reloaded."""
         marked: set[bytes] = set()
         for number, lane in enumerate(self._lanes):
             some = [job for job in jobs if job.shard % len(self._lanes) == number]
@@ -220,7 +220,7 @@ class Engine:
             self._lanes[number].poke()
 
     def _seen(self, view: View) -> None:
-        """At each look at the cluster: what time it is there, which apps are paused; and the gate may have opened."""
+        """Act on a look at the cluster: what time it is there, which apps are paused; the gate may have opened."""
         self._agreed.heard(view.clock)
         for app in view.apps:
             desk = self.desks.get(app.name)
@@ -229,7 +229,7 @@ class Engine:
                 desk.stir()
 
     async def _upkeep(self) -> None:
-        """Maintenance is the work of one node at a time: the one with the smallest nonce."""
+        """Run maintenance on one node at a time: the one with the smallest nonce."""
         pause_ms = self._settings.upkeep_ms
         while True:
             await sleep(self._clock, pause_ms)
@@ -246,10 +246,10 @@ class Engine:
             if done.made or done.dropped or done.rows_pruned:
                 self._tell(Maintained(made=done.made, dropped=done.dropped, pruned=done.rows_pruned))
 
-    # For those who watch
+    # For observers
 
     def oldest_overdue_ms(self) -> int:
-        """The age of the oldest job that is due and not handed over; 0 when there is none."""
+        """The age of the oldest job that is due and not handed over; 0 if there is none."""
         now_ms = self._clock.wall_ms()
         oldest = [ms for desk in self.desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
         for lane in self._lanes:
@@ -257,11 +257,11 @@ class Engine:
         return max(0, now_ms - min(oldest, default=now_ms))
 
     def strain(self) -> float:
-        """How much more there is to read and to settle than this node gets done: below 1 all is well."""
+        """How far this node is behind with reading and settling: below 1 it is not."""
         return max(lane.strain for lane in self._lanes)
 
     def clock_offset_ms(self) -> int | None:
-        """The store's clock less this machine's; None where the store has none."""
+        """The store's clock minus this machine's; None if the store has no clock."""
         return self._agreed.offset_ms()
 
     @property

@@ -1,4 +1,4 @@
-"""Finds the job that ends its process: what was in flight when one died is fired again, in marked windows that shrink.
+"""Finds the job that ends its process: jobs in flight at a crash are handed over again, in marked, shrinking windows.
 
 The rules that are named here are those of docs/concepts/line-protocol.md, "Poison jobs".
 """
@@ -16,9 +16,9 @@ from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.store.marks import Lifted
 
 MANY, FEW, ALONE = 1000, 30, 1
-"""The windows in which suspects are fired: a job whose process ended while it was in one of these goes into the next.
+"""The windows in which suspects are handed over: a job whose process ended while it was in one goes into the next.
 
-A size below ALONE marks a job that was alone and ran on: it has outlived ALONE - size watches.
+A size below ALONE marks a job that was alone and still ran: it has survived ALONE - size watches.
 """
 
 SIZES = (MANY, FEW, ALONE)
@@ -27,46 +27,46 @@ LIFTED: Lifted = {ALONE: FEW}
 """A job that was marked to be fired alone, and was not, is one of a few again: others may end the process later."""
 
 LOOK_MS, IDLE_MS = 5, 100
-"""How often the suspects are looked at: while they move, and while nothing happens to them."""
+"""How often the suspects are checked: while they move, and while nothing happens to them."""
 
 WATCH_MS = 30_000
-"""For so long a suspect is alone, if it runs that long; twice as long after each death that came later than that."""
+"""How long a suspect runs alone, if it runs that long; doubled after each death that came later than that."""
 
 PATIENCE_MS = 10_000
-"""For so long the gate is shut to let others end; twice as long at each further try, up to the time of a watch."""
+"""How long the gate is shut to let others end; doubled at each further try, up to the time of a watch."""
 
 LEFT_BEHIND_MS = 10_000
-"""How long a function that was reported as timed out, and still runs in its thread, can hold up a suspect."""
+"""How long a call that was reported as timed out, but still runs in its thread, can delay a suspect."""
 
 REST = 2
-"""After a suspect shut the gate, it stays open for so many times as long before it is shut for the next one."""
+"""After the gate was shut for a suspect, it stays open for this many times as long before it is shut for the next."""
 
 POISON = "ended its process: it was the only job in flight when the process died"
 
 Mark = Callable[[Sequence[Job], int], Awaitable[Collection[bytes]]]
-"""Makes it durable in which window these jobs are. Returns the keys of those that are marked.
+"""Makes durable in which window these jobs are. Returns the keys of the marked ones.
 
-The others come back: without an answer, or in doubt, their shards are loaded again.
+The others come back: if the store does not answer or shards are in doubt, the shards are reloaded.
 """
 
 
 class Level:
-    """The suspects of one size of window: those that wait, and those that are marked and under way."""
+    """The suspects of one window size: those that wait, and those that are marked and in progress."""
 
     def __init__(self, size: int, apps: Collection[str]) -> None:
         self.size = size
         self.waiting: dict[str, PriorityQueue[Job]] = {app: PriorityQueue() for app in apps}
         self.marked: dict[str, list[Job]] = {app: [] for app in apps}
-        self.marked_ms = dict.fromkeys(apps, -IDLE_MS)  # when some were marked last
+        self.marked_ms = dict.fromkeys(apps, -IDLE_MS)  # when jobs were last marked
 
     def wait(self, job: Job) -> None:
-        """Put a suspect in line."""
+        """Queue a suspect."""
         self.waiting[job.app].push(job.priority, job.due_ms, job)
 
     def free(self, app: str, now_ms: int) -> int:
-        """How many of the app may be marked now: of little room none yet, as a mark is a write.
+        """How many jobs of the app may be marked now; none while there is little room, since a mark is a write.
 
-        One of several apps has half of the window at most, so that those whose jobs hang leave some to the others.
+        Of several apps, each has at most half of the window, so that an app whose jobs hang leaves room for the others.
 
         Rule: window_is_bounded.
         """
@@ -84,7 +84,7 @@ class Level:
 
 
 class Quarantine:
-    """Holds suspects back, and fires no more of them at a time than their windows have room for, each marked first."""
+    """Holds suspects back, and hands over only as many as their windows have room for, each marked first."""
 
     def __init__(self, desks: Mapping[str, Desk], gate: Gate, clock: Clock, mark: Mark, tell: Observer) -> None:
         self._desks = desks
@@ -94,13 +94,13 @@ class Quarantine:
         self._tell = tell
         self._levels = {size: Level(size, desks) for size in SIZES}
         self._stir = asyncio.Event()
-        self._alone: Job | None = None  # for this one the gate is shut
-        self._watches = 0  # so many it has outlived before
+        self._alone: Job | None = None  # the gate is shut for this one
+        self._watches = 0  # how many watches it has survived before
         self._shut_ms = 0
         self._watched_until_ms = 0
         self._opened_ms = 0
         self._rest_until_ms = 0
-        self._in_the_way: list[Flight] = []  # in flight when the gate opened last: until they end nobody can be alone
+        self._in_the_way: list[Flight] = []  # in flight when the gate last opened: until they end, no job can be alone
         self._patience_ms = PATIENCE_MS
 
     def detain(self, job: Job, tenure: Tenure) -> None:
@@ -117,12 +117,12 @@ class Quarantine:
         self._stir.set()
 
     def release(self, app: str, count: int) -> None:
-        """So many jobs of an app are not held any more; those that wait here can be forgotten."""
+        """Note that `count` jobs of an app are not held any more; those that wait here can be dropped."""
         for level in self._levels.values():
             level.waiting[app].outdate(count, self._holds)
 
     async def run(self) -> None:
-        """Keep the windows full; one is fired alone when they are empty, as most jobs are innocent."""
+        """Keep the windows full; hand over one job alone when they are empty, since most jobs are innocent."""
         nap_ms = LOOK_MS
         while True:
             self._stir.clear()
@@ -138,7 +138,7 @@ class Quarantine:
     # Many and few
 
     async def _roll(self) -> bool:
-        """As some end, others are marked and fired; no level waits for another.
+        """Mark and hand over suspects as others end; no level waits for another.
 
         Rule: window_rolls.
         """
@@ -159,7 +159,7 @@ class Quarantine:
         for app in list(level.waiting):
             batch = self._batch_of(app, level, level.free(app, now_ms))
             if batch:
-                level.waiting[app] = level.waiting.pop(app)  # to the end of the line
+                level.waiting[app] = level.waiting.pop(app)  # to the end of the queue
                 level.marked_ms[app] = now_ms
                 return batch
         return []
@@ -184,7 +184,7 @@ class Quarantine:
         return batch
 
     def _tenure(self, job: Job) -> Tenure | None:
-        """The reign that holds this very job, if any still does."""
+        """The owned shard that holds exactly this job, if there is one."""
         tenure = self._desks[job.app].tenures.get(job.shard)
         return tenure if tenure is not None and tenure.detained.get(job.key) is job else None
 
@@ -211,19 +211,19 @@ class Quarantine:
             self._tell(SuspectsFound(app=app, count=len(fired), batch=level.size))
 
     def _under_way(self, job: Job) -> bool:
-        """Is it still to be handed over or settled, by the reign that holds it now?"""
+        """Is it still to be handed over or settled, by the owned shard that holds it now?"""
         desk = self._desks[job.app]
         tenure = desk.tenures.get(job.shard)
         if tenure is None:
             return False
         if tenure.out.get(job.key) is job:
-            return True  # a drain, too, waits for it
+            return True  # a drain waits for it as well
         return tenure.held.get(job.key) is job and not desk.paused and not tenure.draining
 
     # Alone
 
     async def _fire_one_alone(self) -> bool:
-        """From its mark until it has ended or outlived a watch nothing else is in flight: nobody else is charged.
+        """Hand over one job with nothing else in flight, from its mark until it has ended or survived a watch.
 
         Rules: alone_before_marked, alone_until_settled.
         """
@@ -245,7 +245,7 @@ class Quarantine:
         return False
 
     def _resting(self) -> bool:
-        """Must others have their time first? Not if the gate was shut briefly and the next time disturbs nobody."""
+        """Must other jobs have their time first? Not if the gate was shut briefly and shutting it again delays none."""
         if self._clock.steady_ms() >= self._rest_until_ms:
             return False
         was_shut_ms = (self._rest_until_ms - self._opened_ms) // REST
@@ -275,7 +275,7 @@ class Quarantine:
         return self._desks[flight.job.app].flights.get(flight.job.key) is flight
 
     async def _others_ended(self) -> bool:
-        """Wait until nothing is in flight; not for long, as meanwhile nothing is handed over.
+        """Wait until nothing is in flight, but not for long, since nothing is handed over meanwhile.
 
         Rule: wait_to_be_alone_ends.
         """
@@ -291,7 +291,7 @@ class Quarantine:
         return True
 
     async def _accuse(self, job: Job) -> None:
-        """Mark the job as alone, and fire it.
+        """Mark the job as alone, and hand it over.
 
         Rules: marked_before_handed_over, watch_grows.
         """
@@ -305,7 +305,7 @@ class Quarantine:
             self._tell(SuspectsFound(app=job.app, count=1, batch=ALONE))
 
     async def _let_go(self, job: Job) -> None:
-        """Open the gate as soon as the mark does not charge the job with what others do.
+        """Open the gate as soon as the job can no longer be blamed for what others do.
 
         Rules: watch_ends, mark_is_replaced_before_gate_opens, mark_of_unfired_is_put_back.
         """
@@ -323,7 +323,7 @@ class Quarantine:
             outlived = self._clock.steady_ms() >= self._watched_until_ms
             return outlived and job.key in await self._mark([job], ALONE - 1 - self._watches)
         if tenure.doubt is not None:
-            return False  # a mark without an answer is lifted when the shard is loaded again
+            return False  # a mark without an answer is removed when the shard is reloaded
         if self._tenure(job) is None:
             return True
         before = ALONE - self._watches if self._watches else FEW

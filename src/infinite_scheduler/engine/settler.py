@@ -1,4 +1,4 @@
-"""Makes durable how deliveries ended: outcomes wait a moment for each other, and go to the store in batches.
+"""Makes the outcomes of deliveries durable, in batches.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -25,16 +25,16 @@ LINGER_MS = 3
 
 MANY = 24
 LONGER_MS = 15
-"""Where the last batch was this large, the next waits this long: a third of the transactions, for as many jobs."""
+"""If the last batch was this large, the next waits this long: a third of the transactions for the same jobs."""
 
 Ended = tuple[Tenure, Settlement]
-"""A delivery that has ended, and the reign under which it was made."""
+"""A delivery that has ended, and the owned shard under which it was made."""
 
 
 class Settler:
-    """Records the outcomes of one lane, and lets memory follow.
+    """Records the outcomes of one lane, then updates memory.
 
-    What cannot be recorded yet is kept: all of it while the store is away, else the outcomes of shards in doubt.
+    What cannot be recorded yet is kept: everything during a store outage, else the outcomes of shards in doubt.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Settler:
         self._clock = clock
         self._tell = tell
         self._shown_ms = shown_ms
-        self._wake = wake  # the lane: there is something to do
+        self._wake = wake  # wakes the lane: there is something to do
         self._outcomes: deque[Ended] = deque()
-        self._first_ms = 0  # since then the first of them waits
+        self._first_ms = 0  # when the first of them arrived
         self._linger_ms = LINGER_MS
         self._at_most = AT_MOST
         self._shown_next_ms = 0
 
     def add(self, tenure: Tenure, settlement: Settlement) -> None:
-        """A delivery has ended; make it durable soon."""
+        """Queue the outcome of a delivery, to be made durable soon."""
         if not self._outcomes:
             self._first_ms = self._clock.steady_ms()
             self._wake()
@@ -74,11 +74,11 @@ class Settler:
         return len(self._outcomes)
 
     def due_in_ms(self) -> int | None:
-        """How long outcomes may still wait for others; None: there are none."""
+        """How long the outcomes may still wait for more; None if there are none."""
         return self._first_ms + self._linger_ms - self._clock.steady_ms() if self._outcomes else None
 
     async def step(self) -> bool:
-        """Make outcomes durable, fenced; what the handlers want again goes back onto the wheel.
+        """Make outcomes durable, fenced; jobs to be retried go back onto the wheel.
 
         Rule: settle_in_lane.
         """
@@ -113,7 +113,7 @@ class Settler:
         return len(self._outcomes) >= AT_ONCE or self._clock.steady_ms() - self._first_ms >= self._linger_ms
 
     def _long_running(self) -> list[Running]:
-        """Deliveries that take long are shown to people, in batches."""
+        """Show people the deliveries that take long, in batches."""
         if self._clock.steady_ms() < self._shown_next_ms:
             return []
         self._shown_next_ms = self._clock.steady_ms() + self._shown_ms
@@ -139,14 +139,14 @@ class Settler:
         return batch
 
     def _narrowed(self, batch: Sequence[Ended], error: Exception) -> Sequence[Ended]:
-        """One of these outcomes cannot be recorded: they go one by one, and the one that fails alone fails its job."""
+        """One of these outcomes cannot be recorded: try them one by one, and fail the job whose outcome is refused."""
         self._at_most = 1
         if len(batch) > 1:
             return batch
         return [(tenure, unrecordable(settlement, error)) for tenure, settlement in batch]
 
     def _settled(self, batch: Sequence[Ended], recorded: Recorded) -> None:
-        """Memory follows what the store says of each shard: recorded, lost, or not as this node remembered it.
+        """Update memory with what the store says of each shard: recorded, lost, or not as this node remembered it.
 
         Rules: missed_settle_reloads, lost_shard_costs_no_other.
         """

@@ -1,4 +1,4 @@
-"""The safety net: overdue jobs that the store has and nobody holds are found within a minute, and told loudly."""
+"""The safety net: overdue jobs in the store that are not in memory are found within a minute, and reported."""
 
 from collections import deque
 from collections.abc import Collection
@@ -15,11 +15,11 @@ PAGE = 1000
 """Jobs that are compared in one step."""
 
 NEWS_MS = 5000
-"""What is newer may be known to nobody yet but by a request that waits."""
+"""Newer jobs may so far be known only through a request that waits."""
 
 
 class Sweep:
-    """Compares the store with memory, a page at a time; what it finds is a bug that it turns into lateness."""
+    """Compares the store with memory, one page at a time; what it finds is a bug, which it turns into lateness."""
 
     def __init__(
         self, ownership: Ownership, windows: Collection[Window], clock: Clock, every_ms: int, tell: Observer
@@ -33,11 +33,11 @@ class Sweep:
         self._left: deque[tuple[Window, Scan]] = deque()
 
     def due_in_ms(self) -> int:
-        """How long nothing needs to be done."""
+        """Time until the next page."""
         return 0 if self._left else max(0, self._next_ms - self._clock.steady_ms())
 
     async def step(self) -> bool:
-        """Look at one page, if it is time to."""
+        """Check one page, if it is time to."""
         if not self._left:
             if self._clock.steady_ms() < self._next_ms:
                 return False
@@ -53,9 +53,9 @@ class Sweep:
         return True
 
     def _ranges(self, window: Window) -> list[Scan]:
-        """What is settled or held if all is well, outside what is left to scan.
+        """What should be settled or held, outside what is left to scan.
 
-        It begins where low was the last time: low itself passes what memory has lost.
+        It begins where low was the last time: low itself passes jobs that memory has lost.
         """
         tenures = [t for t in window.tenures.values() if t.doubt is None]
         if not tenures:

@@ -1,4 +1,4 @@
-"""What a node holds of one shard that it owns.
+"""What a node keeps in memory about one shard that it owns.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -8,9 +8,9 @@ from infinite_scheduler.store.ownership import Grant
 
 
 class Tenure:
-    """One reign over one shard: the line and low as memory knows them, what is held, and what is left to scan.
+    """One owned shard: the line and low as memory knows them, what is held, and what is left to scan.
 
-    What is left to scan is [cursor, line) for each priority, so ranges join by taking the smaller cursor.
+    What is left to scan is [cursor, line) per priority, so ranges are joined by taking the smaller cursor.
     """
 
     __slots__ = (
@@ -38,26 +38,26 @@ class Tenure:
         self.owner = grant.owner
         self.held: dict[bytes, Job] = {}  # on the wheel, ready, parked or in quarantine: not handed over
         self.out: dict[bytes, Job] = {}  # handed over, not settled in the store
-        self.parked: list[Job] = []  # of those held: due, but the shard may not fire now
-        self.detained: dict[bytes, Job] = {}  # of those held: in quarantine
+        self.parked: list[Job] = []  # held and due, but the shard may not hand over now
+        self.detained: dict[bytes, Job] = {}  # held in quarantine
         self.draining = False
-        self.drain_until_ms: int | None = None  # then a drain is called off; None: never
-        self.careful_ms = careful_ms  # jobs due up to here may be what ended the former owner's process
+        self.drain_until_ms: int | None = None  # when a drain is called off; None: never
+        self.careful_ms = careful_ms  # jobs due up to here may have ended the former owner's process
         self.load(grant)
 
     def load(self, grant: Grant) -> None:
-        """Begin again from what the store says; what was handed over stays tracked.
+        """Begin again from what the store says; jobs that are handed over stay tracked.
 
         Rules: takeover_scans_from_low, reload_keeps_handed_over, reload_keeps_suspects.
         """
         self.line_ms = grant.line_ms
         self.low_ms = grant.low_ms
-        self.unswept_ms = grant.low_ms  # from here on the safety net has not looked
+        self.unswept_ms = grant.low_ms  # where the safety net continues
         self.cursors = [start_of(min(grant.low_ms, grant.line_ms))] * len(Priority)
         self.suspects = dict(grant.suspects)
         self.charged = grant.unclean  # the process that marked them has ended
         self.doubt: str | None = None
-        self.greeted = False  # its requests were looked at once since it was loaded
+        self.greeted = False  # whether its requests were looked at once since it was loaded
 
     @property
     def may_fire(self) -> bool:
@@ -69,7 +69,7 @@ class Tenure:
 
     @property
     def has_suspects(self) -> bool:
-        """Are there jobs that may have ended the former owner's process, or may some be left to scan?"""
+        """Are there jobs that may have ended the former owner's process, or may there be some left to scan?"""
         return bool(self.detained) or self.unread_ms <= self.careful_ms
 
     @property
@@ -79,16 +79,16 @@ class Tenure:
 
     @property
     def unread_ms(self) -> int:
-        """The moment from which on something may be left to scan."""
+        """The moment from which jobs may be left to scan."""
         return int.from_bytes(min(self.cursors)[:6], "big")
 
     @property
     def scanned(self) -> bool:
-        """Is everything before the line read?"""
+        """Has everything before the line been read?"""
         return min(self.cursors) >= self.end
 
     def rejoin(self, place: bytes) -> None:
-        """The job at this position is not held after all: it is left to scan.
+        """Add the job at this position to what is left to scan: it is not held after all.
 
         Rules: job_without_room_is_left_to_scan, smaller_cursor_wins, smallest_position_is_left_to_scan,
         left_to_scan_of_own_priority.
@@ -97,9 +97,9 @@ class Tenure:
         self.cursors[priority] = min(self.cursors[priority], place)
 
     def safe_low(self, now_ms: int, oldest_ready_ms: int | None) -> int:
-        """The moment before which everything is settled: never past now, an unread range, or a job that is not settled.
+        """The moment before which everything is settled: never past now, an unread range, or an unsettled job.
 
-        Jobs that are held for a later moment cannot be before now; of the overdue ones, those of the whole app count.
+        Jobs held for a later moment cannot be before now; of the overdue ones, the oldest of the whole app counts.
 
         Rules: low_stays_before_now, low_stays_before_unscanned, low_stays_before_unsettled.
         """

@@ -1,4 +1,4 @@
-"""The in-memory timer that holds every job before the line until its millisecond comes."""
+"""The in-memory timer that holds every job before the line until it is due."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,8 +12,8 @@ T = TypeVar("T")
 class Wheel(Generic[T]):
     """Items by due millisecond, each under a unique key; nothing is scheduled per item.
 
-    Any moment will do, past or far, and the clock that is passed in may jump either way: nothing here remembers it.
-    Items of one millisecond come out in the order in which they were added.
+    Any moment is allowed, past or far, and the clock that is passed in may jump either way: nothing here remembers it.
+    Items of the same millisecond come out in the order in which they were added.
     """
 
     __slots__ = ("_buckets", "_due", "_moments", "_unfinished")
@@ -23,7 +23,7 @@ class Wheel(Generic[T]):
         self._buckets: dict[int, dict[bytes, T]] = {}
         self._moments = Moments()
         # Keys still to pop of a millisecond that a limit cut short. A dict whose first entries were deleted is slow to
-        # iterate; without this a herd popped in small portions would take quadratic time.
+        # iterate; without this, popping many items of one millisecond in small portions would take quadratic time.
         self._unfinished: dict[int, Iterator[bytes]] = {}
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Wheel(Generic[T]):
         return key in self._due
 
     def add(self, due_ms: int, key: bytes, item: T) -> None:
-        """Hold `item` until `due_ms`; a key that is held already raises KeyError and changes nothing."""
+        """Hold `item` until `due_ms`; a key that is already held raises KeyError and changes nothing."""
         if key in self._due:
             raise KeyError(key)
         self._due[key] = due_ms
@@ -45,7 +45,7 @@ class Wheel(Generic[T]):
             bucket[key] = item
 
     def remove(self, key: bytes) -> T | None:
-        """Take one item out before its moment; None if the key is not held."""
+        """Remove one item before its moment; None if the key is not held."""
         due_ms = self._due.pop(key, None)
         if due_ms is None:
             return None
@@ -56,7 +56,7 @@ class Wheel(Generic[T]):
         return item
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> list[T]:
-        """Take out what is due at `now_ms` or before, in due order, at most `limit` items; never a later one."""
+        """Remove what is due at `now_ms` or before, in due order, at most `limit` items; never a later one."""
         moment = self._moments.first
         room = len(self._due) if limit is None else limit
         items: list[T] = []
@@ -84,7 +84,7 @@ class Wheel(Generic[T]):
         return self._moments.last
 
     def pop_latest(self) -> tuple[int, T] | None:
-        """Take out the item with the latest moment, to make room for an earlier one."""
+        """Remove the item with the latest moment, to make room for an earlier one."""
         latest = self._moments.last
         if latest is None:
             return None
@@ -96,7 +96,7 @@ class Wheel(Generic[T]):
         return latest, item
 
     def _pop_some(self, moment: int, bucket: dict[bytes, T], count: int) -> list[T]:
-        """Take the `count` oldest items out of a bucket that holds more."""
+        """Remove the `count` oldest items of a bucket that holds more."""
         items: list[T] = []
         while len(items) < count:
             keys = self._unfinished.get(moment)
@@ -112,7 +112,7 @@ class Wheel(Generic[T]):
         return items
 
     def _forget(self, moment: int) -> None:
-        """Drop a millisecond whose last item is gone."""
+        """Drop a millisecond that has no items left."""
         del self._buckets[moment]
         self._moments.remove(moment)
         self._unfinished.pop(moment, None)

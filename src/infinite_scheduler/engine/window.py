@@ -1,4 +1,4 @@
-"""What one lane reads ahead of one app: the jobs before the line, as many as fit the memory.
+"""What one lane reads ahead for one app: the jobs before the line, as many as fit into memory.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -14,22 +14,22 @@ from infinite_scheduler.policy.priority import TURNS
 from infinite_scheduler.store.ownership import Page, Scan, Step
 
 ROOM = 8 << 20
-"""Bytes of payload that are read at a time: little beside the memory of a node, and worth a transaction."""
+"""Bytes of payload that are read at a time: little compared to a node's memory, and worth a transaction."""
 
 LEAST_PAGE = 64
-"""Reading for less room than this many jobs is not worth a transaction."""
+"""Reading is not worth a transaction if there is room for fewer jobs than this."""
 
 TYPICAL_BYTES = 1024
 
 SHARES = 8
-"""One of so many parts of the memory is left to each lower priority, however much of the higher ones waits."""
+"""Each lower priority keeps one of this many parts of the memory, however many jobs of higher ones wait."""
 
 OVERDUE_MS = 1000
 """A range that begins further in the past is a backlog: it is read once per priority, high first."""
 
 
 class Window:
-    """Moves the line of its shards forward, and pages through what the line has passed."""
+    """Moves the line of its shards forward, and reads in pages what the line has passed."""
 
     def __init__(self, desk: Desk, budget: Budget, *, lookahead_ms: int, fetch_interval_ms: int, page: int) -> None:
         self.desk = desk
@@ -48,12 +48,12 @@ class Window:
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
 
     def enter(self, tenure: Tenure) -> None:
-        """A shard is owned from now on."""
+        """Add a shard that is owned from now on."""
         self.tenures[tenure.shard.number] = tenure
         self.desk.tenures[tenure.shard.number] = tenure
 
     def leave(self, tenure: Tenure) -> None:
-        """A shard is not owned any more: forget everything of it."""
+        """Forget everything about a shard that is not owned any more."""
         self.forget(tenure)
         for job in tenure.out.values():
             self._budget.give(self.app, job.size)
@@ -77,7 +77,7 @@ class Window:
     # Taking jobs in
 
     def put(self, job: Job) -> bool:
-        """Hold a job until it is due, unless it is held already. False: there is no room, it is left to scan.
+        """Hold a job until it is due, unless it is already held. False: there is no room, and it is left to scan.
 
         Rules: job_without_room_is_left_to_scan, left_to_scan_at_due_position.
         """
@@ -93,7 +93,7 @@ class Window:
         return True
 
     def _put_all(self, jobs: Sequence[Job], priority: Priority | None) -> bool:
-        """Hold all of these jobs, if there is room for all of them: one look at the budget."""
+        """Hold all of these jobs, if there is room for all of them, with one check of the budget."""
         size = sum(job.size for job in jobs)
         if size > self._budget.free(self.app):
             return False
@@ -112,12 +112,12 @@ class Window:
         return True
 
     def _pass_over(self, priority: Priority, count: int) -> None:
-        """So many jobs of a priority came in; lower ones may have waited to be read meanwhile."""
+        """Note that `count` jobs of a priority came in while lower ones may have waited to be read."""
         for lower in range(priority + 1, len(Priority)):
             self._passed[lower] += count
 
     def _wanted_by(self, job: Job) -> Tenure | None:
-        """The reign over the job's shard, unless it has the job already.
+        """The owned shard of the job, unless it already has the job.
 
         Rule: held_job_is_not_taken_again.
         """
@@ -127,9 +127,9 @@ class Window:
         return tenure
 
     def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
-        """Take a held job off its wheel or queue, so that it cannot fire while its change is decided.
+        """Remove a held job from its wheel or queue, so that it cannot be handed over while its change is decided.
 
-        Returns a copy: should it be put back, what a queue still has of it stays stale.
+        Returns a copy: if it is put back, entries for the old one that are still in a queue stay stale.
 
         Rule: off_wheel_before_decision.
         """
@@ -143,11 +143,11 @@ class Window:
         return copy(job)
 
     def done_with(self, size: int) -> None:
-        """Jobs of this size that were handed over are settled."""
+        """Free the memory of jobs that were handed over and are settled."""
         self._budget.give(self.app, size)
 
     def _displace_for(self, job: Job) -> bool:
-        """Make room by giving back jobs that would fire later than this one.
+        """Make room by giving back jobs that would be handed over later than this one.
 
         Rules: earlier_job_displaces_later, handed_over_is_not_displaced, left_to_scan_at_due_position.
         """
@@ -164,7 +164,7 @@ class Window:
         return True
 
     def _share(self) -> int:
-        """How many ready jobs of a lower priority the higher ones leave alone."""
+        """How many ready jobs of a lower priority the higher ones must leave in memory."""
         return max(1, min(self._page, self._share_bytes() // self._typical))
 
     def _share_bytes(self) -> int:
@@ -174,11 +174,11 @@ class Window:
 
     @property
     def behind(self) -> bool:
-        """Is there a backlog that is not read yet, though there is room for more of it?"""
+        """Is there a backlog that is not read yet, although there is room for more of it?"""
         return self._backlog and not self._full
 
     def next_scan(self, now_ms: int) -> Scan | None:
-        """What to read next, or None: everything is read, or there is no room."""
+        """What to read next; None if everything is read, or there is no room."""
         scan = self._next_scan(now_ms)
         self._full = scan is None
         return scan
@@ -210,7 +210,7 @@ class Window:
         return None
 
     def _scan(self, tenures: Sequence[Tenure], priority: Priority | None) -> Scan | None:
-        """The next page, if there is room for one, or if it may bring what is due before others that are held."""
+        """The next page, if there is room for one, or if it may contain jobs due before others that are held."""
         free = self._budget.free(self.app)
         if free < min(LEAST_PAGE * self._typical, ROOM) and self._budget.used(self.app):
             latest_ms = self.desk.wheel.latest_due_ms()
@@ -233,7 +233,7 @@ class Window:
         )
 
     def begin(self, scan: Scan) -> None:
-        """Count the range as read; whatever joins what is left to scan from now on is not forgotten."""
+        """Count the range as read; what is added to the ranges left to scan from now on is not lost."""
         for tenure in self._of(scan):
             for priority in _priorities(scan):
                 tenure.cursors[priority] = max(tenure.cursors[priority], scan.end)
@@ -245,7 +245,7 @@ class Window:
                 tenure.cursors[priority] = min(tenure.cursors[priority], start)
 
     def scanned(self, scan: Scan, page: Page) -> None:
-        """Take in what a scan has found; what does not fit is left to scan."""
+        """Add the jobs that a scan has found; those that do not fit are left to scan."""
         if page.next is not None:
             self.unread(scan, page.next)
         if not self._put_all(page.jobs, scan.priority):
@@ -270,7 +270,7 @@ class Window:
     # Moving the line
 
     def next_steps(self, now_ms: int) -> list[Step]:
-        """The shards whose line should move, with the low that goes with it; often none."""
+        """The shards whose line should move, with their new low; often none."""
         tenures = [t for t in self.tenures.values() if t.doubt is None and not t.draining]
         goal = now_ms + self._lookahead_ms
         steps = []
@@ -301,7 +301,7 @@ class Window:
         self._found = 0
 
     def due_in_ms(self, now_ms: int) -> int:
-        """How long the line may stand still from now on."""
+        """How long the line may stay where it is."""
         spare = [
             t.line_ms - now_ms - (self._lookahead_ms - self._step_ms if t.scanned else self._least_lead_ms)
             for t in self.tenures.values()

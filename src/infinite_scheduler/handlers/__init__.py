@@ -1,1 +1,1 @@
-"""What happens at the moment: the port of handlers and its adapters."""
+"""What happens when a job is due: the port of handlers and its adapters."""

@@ -1,4 +1,4 @@
-"""What a user's function answered, read into one outcome or error for each of its jobs."""
+"""What a user's function returned, read as one outcome or error per job."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from typing import Final
 from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Outcome, Retry
 
 Answer = Outcome | BaseException
-"""How the delivery of one job ended; an exception leaves it to the app's retry policy what follows."""
+"""How the delivery of one job ended; after an exception the app's retry policy decides."""
 
 OUTCOMES: Final = (Done, Retry, Failed, Expired, Cancelled)
 DONE: Final = Done()
 
 
 def read_answer(value: object) -> Answer:
-    """The answer of a function that takes one job.
+    """Read the return value of a function that takes one job.
 
-    None is done, an outcome is passed on, an exception that was returned counts as raised. Any other value is ignored:
-    functions return whatever they like, and what they were asked to do is done.
+    None means done, an outcome is passed on, and a returned exception counts as raised. Any other value is ignored, and
+    the job is done: functions may return what they like.
     """
     if value is None:
         return DONE
@@ -31,14 +31,12 @@ def read_answer(value: object) -> Answer:
     if isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
         if not isinstance(value, AsyncGeneratorType):
             value.close()
-        return TypeError(
-            f"the handler returned a {type(value).__name__}, of which nothing ran; await it or run it to its end"
-        )
+        return TypeError(f"the handler returned a {type(value).__name__} that never ran; await it or run it to its end")
     return DONE
 
 
 def read_answers(value: object, count: int) -> Sequence[Answer]:
-    """The answers of a function that takes a list of jobs: None, or one answer each in the same order."""
+    """Read the return value of a function that takes a list of jobs: None, or one answer per job in the same order."""
     if value is None:
         return [DONE] * count
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
@@ -52,7 +50,7 @@ def read_answers(value: object, count: int) -> Sequence[Answer]:
 
 
 def as_error(raised: BaseException) -> BaseException:
-    """What a function raised, as an error of its job: an exit or a cancellation of its own must not end the node."""
+    """What a function raised, as an error of its job: its own exit or cancellation must not end the node."""
     if isinstance(raised, Exception):
         return raised
     name = "asyncio.CancelledError" if isinstance(raised, asyncio.CancelledError) else type(raised).__name__

@@ -1,4 +1,4 @@
-"""The port of a handler: what happens at the moment."""
+"""The port of a handler: what happens when a job is due."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from infinite_scheduler.model import Job, Outcome
 
 Report = Callable[[Job, Outcome | BaseException], None]
-"""Says how the delivery of one job ended; an exception leaves it to the app's retry policy what follows.
+"""Says how the delivery of one job ended; after an exception the app's retry policy decides.
 
 It is called in the thread of the event loop, with the very job that came: a copy is not recognised.
 """
@@ -25,26 +25,26 @@ class Handler(ABC):
     """The most jobs that one call takes."""
 
     checks: bool = False
-    """Does `check` look at the data? Where it does not, doors need not decode it."""
+    """Does `check` look at the data? If not, doors need not decode it."""
 
     def check(self, data: Any) -> None:
-        """Refuse data that this handler can do nothing with, at the door: raise InvalidPayload and say what to change.
+        """Refuse data that this handler cannot use, before it is accepted: raise InvalidPayload and say what to change.
 
         Data that can be handed over is accepted, and nothing is refused unless `checks` is set. Any other error is
-        taken for a passing one: the door tries again a few times.
+        considered temporary: the door tries again a few times.
         """
         del data
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
-        """The moment in a message that has no envelope but is a job's data as it stands; None: it is none of ours.
+        """The time of a message without envelope that is itself a job's data; None if it is not data for this handler.
 
-        InvalidPayload: it would be one of ours, if it did not lack something.
+        Raises InvalidPayload if it is data for this handler but lacks something.
         """
         del message
         return None
 
     def locate(self, zone: ZoneInfo) -> None:
-        """Learn the zone of the node, its `time.zone`, when an app is registered; for times that name none."""
+        """Learn the zone of the node, its `time.zone`, when an app is registered; for times without a zone."""
         del zone
 
     async def start(self) -> None:
@@ -52,7 +52,7 @@ class Handler(ABC):
         return
 
     async def stop(self) -> None:
-        """Let go of everything: no thread, task or process is left but what `unfinished` names.
+        """Release all resources: no thread, task or process is left except what `unfinished` names.
 
         Called after the last job, and without a start when another part of the node could not start: then there is
         nothing to do. Deliveries that hang are not waited for.
@@ -61,15 +61,15 @@ class Handler(ABC):
 
     @abstractmethod
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
-        """Hand over these jobs, up to `batch`, and report each of them exactly once, at the latest before returning.
+        """Hand over these jobs, up to `batch`, and report each of them exactly once, before returning.
 
         Calls run at the same time, each with its own jobs. A job is reported as done when it has arrived. That one
         fails is reported, not raised, and leaves the others of the call alone. A handler that has a time-out reports it
         as an error that is worth another attempt.
 
-        The jobs keep their place in the app's concurrency until this returns, so a handler that reports a time-out
-        while the work still runs does not let more in. It is cancelled when the node must stop: then it ends as
-        cancelled and reports nothing more, and what is not reported is tried again.
+        The jobs count towards the app's concurrency until this returns, so a handler that reports a time-out while the
+        work still runs does not let more in. It is cancelled when the node must stop: then it ends as cancelled and
+        reports nothing more, and jobs without a report are tried again.
         """
 
     def unfinished(self) -> Sequence[Job]:

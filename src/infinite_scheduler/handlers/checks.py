@@ -1,4 +1,4 @@
-"""What an app demands of a job's data before it is accepted at a door."""
+"""What an app requires of a job's data before a door accepts it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -7,23 +7,23 @@ from infinite_scheduler.errors import HandlerError, InvalidPayload, InvalidReque
 from infinite_scheduler.handlers.function import check_function, is_async, name_of
 
 Validate = Callable[[Any], object]
-"""Looks at a job's data: returns False or raises what says that the data is wrong."""
+"""Checks a job's data: returns False or raises if the data is wrong."""
 
 REFUSALS: Final = (InvalidRequest, ValueError, TypeError, LookupError, AttributeError, AssertionError)
-"""What a function raises about data that it cannot use. Anything else, such as a lost connection, may pass."""
+"""What a function raises about data that it cannot use. Anything else, such as a lost connection, may be temporary."""
 
 
 class Checks:
-    """Fields that must be there, and a function of the user's that has the last word."""
+    """Required fields, and a function of the user's that decides last."""
 
     def __init__(self, required: Sequence[str] = (), validate: Validate | None = None) -> None:
-        names: Sequence[object] = required  # whatever a user's object calls its required fields
+        names: Sequence[object] = required  # the declared type is not enough: users pass anything
         if isinstance(required, str) or not all(name and isinstance(name, str) for name in names):
             raise HandlerError(f"required is {required!r}; expected a list of names, such as ['phoneNumber']")
         if validate is not None:
             check_function(validate, name_of(validate))
             if is_async(validate):
-                raise HandlerError(f"validate {name_of(validate)!r} is async: doors call it as a plain function")
+                raise HandlerError(f"validate {name_of(validate)!r} is async; doors need a plain function: use def")
         self._required = tuple(required)
         self._validate = validate
 
@@ -32,7 +32,7 @@ class Checks:
         return bool(self._required or self._validate)
 
     def __call__(self, data: Any) -> None:
-        """Raise InvalidPayload with what is wrong with the data; an error that may pass comes through as it is."""
+        """Raise InvalidPayload with what is wrong with the data; an error that may be temporary is passed through."""
         check_required(data, self._required)
         if self._validate is None:
             return
@@ -47,7 +47,7 @@ class Checks:
 
 
 def check_required(data: object, required: Sequence[str]) -> None:
-    """Refuse data without these fields; null is no value."""
+    """Refuse data without these fields; null counts as missing."""
     if not required:
         return
     if not isinstance(data, Mapping):

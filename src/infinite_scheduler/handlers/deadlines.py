@@ -14,10 +14,10 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """Tells calls when their time is over.
+    """Ends calls that exceed the time-out.
 
-    All are allowed the same time, so the one that began first is always the next: a dict in order of beginning and a
-    single timer do. `asyncio.timeout` for each call would double what a call costs.
+    All have the same time-out, so the call that began first always expires first: a dict in order of beginning and a
+    single timer are enough. One `asyncio.timeout` per call would double its cost.
     """
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
@@ -27,7 +27,7 @@ class Deadlines:
         self._timer: Timer | None = None
 
     def begin(self, call: Expiring) -> None:
-        """The call's time runs from now."""
+        """Start the time-out of a call."""
         self._open[call] = self._clock.steady_ms() + self._timeout_ms
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout_ms, self._tick)
@@ -37,7 +37,7 @@ class Deadlines:
         self._open.pop(call, None)
 
     def stop(self) -> None:
-        """Let go of the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -21,10 +21,10 @@ from infinite_scheduler.kafka.trace import TRACE, parent
 from infinite_scheduler.model import Done, Failed, Job, key_text
 
 BATCH: Final = 250
-"""Jobs a call: about a millisecond of the event loop."""
+"""Jobs per call: about a millisecond of the event loop."""
 
 _MANY: Final = 50
-"""So many jobs are worth a turn of their own."""
+"""A call with at least this many jobs takes a turn of its own."""
 
 JOB_ID: Final = "job-id"
 ATTEMPT: Final = "job-attempt"
@@ -37,13 +37,13 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class TopicHandler(Handler):
-    """Publishes each job as one message; what the message says is up to the subclass.
+    """Publishes each job as one message; the subclass decides what the message says.
 
-    A job is done when all replicas in sync have its message. A message that can never be delivered (too large, not
-    allowed, no such name) fails its job; what may pass by itself is left to the app's retry policy.
+    A job is done when all in-sync replicas have its message. A message that can never be delivered (too large, not
+    allowed, an invalid name) fails its job; after a temporary error the app's retry policy decides.
 
     Every message has the headers `job-id`, `job-attempt`, `job-scheduled-time` and `traceparent`, whose trace id is the
-    job's request id if that can be one, else the job's id without dashes.
+    job's request id if it has the right form, else the job's id without dashes.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class TopicHandler(Handler):
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
-        """Begin to connect; a broker that is away fails no start."""
+        """Begin to connect; a broker that does not answer does not fail the start."""
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Let go of the connections. Whatever is still under way belongs to jobs that are tried again: drop it."""
+        """Close the connections. Whatever is still under way belongs to jobs that are tried again: drop it."""
         await self._producer.stop(0)
 
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
-        """Publish these jobs, and report each when its message is there."""
+        """Publish these jobs, and report each when its message is delivered."""
         sent: list[Job] = []
         if len(jobs) < _MANY:
             records = self._records(jobs, sent, report)
         else:
-            async with self._turn:  # others of the event loop come between two batches, however many are due at once
+            async with self._turn:  # other tasks of the event loop run between two batches, however many jobs are due
                 await asyncio.sleep(0)
                 records = self._records(jobs, sent, report)
 
@@ -115,9 +115,9 @@ class TopicHandler(Handler):
 class KafkaHandler(TopicHandler):
     """Publishes jobs to a topic.
 
-    `value` is "generic", the documented shape around the data; "data", the data as it is; or a mapping that becomes
-    JSON, in whose texts `{fields}` of the data and of the job are filled in. So they are in `key`, which is the job's
-    id if it is left out, and in the values of `headers`. `required` names the fields that the data must have.
+    `value` is "generic", the documented shape around the data; "data", the data unchanged; or a mapping that becomes
+    JSON, in whose texts `{fields}` of the data and of the job are filled in. The same placeholders work in `key`, which
+    is the job's id by default, and in the values of `headers`. `required` names the fields that the data must have.
 
     A job whose data lacks a field is refused at the door, or fails.
     """
@@ -154,7 +154,7 @@ class KafkaHandler(TopicHandler):
         self._behind = f'","queueType":"KAFKA","topicName":"{self.topic}","jobParams":'.encode()
 
     def check(self, data: Any) -> None:
-        """Refuse data of which no message can be made."""
+        """Refuse data that cannot be made into a message."""
         self._checks(data)
         if not self._needed:
             return
@@ -201,7 +201,7 @@ class KafkaHandler(TopicHandler):
 
 
 class _Entity(msgspec.Struct, gc=False):
-    """What the documented shape takes out of the data."""
+    """What the documented shape takes from the data."""
 
     entityId: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815 - the name on the wire
 
@@ -212,12 +212,12 @@ _decode_entity: Final = msgspec.json.Decoder(_Entity).decode
 def _entity_id(payload: bytes) -> bytes:
     try:
         return bytes(_decode_entity(payload).entityId)
-    except msgspec.ValidationError:  # no object
+    except msgspec.ValidationError:  # not an object
         return b"null"
 
 
 def correlation(job: Job, job_id: str) -> Headers:
-    """The headers by which a message is found again: they are the same when a crash repeats the delivery."""
+    """The headers by which a message can be found; they are equal when a crash repeats the delivery."""
     attempt = job.attempt
     return [
         (JOB_ID, job_id.encode()),
@@ -229,7 +229,7 @@ def correlation(job: Job, job_id: str) -> Headers:
 
 @lru_cache(maxsize=4096)
 def iso_bytes(ms: int) -> bytes:
-    """A moment as `2025-11-03T22:00:00.000Z`. Jobs that go out together share it."""
+    """A time as `2025-11-03T22:00:00.000Z`. Jobs that are handed over together share it."""
     second, rest = divmod(ms, 1000)
     return b"%b.%03dZ" % (_second(second), rest)
 
@@ -240,11 +240,11 @@ def _second(second: int) -> bytes:
 
 
 def read_options(bootstrap_servers: str | KafkaOptions, properties: Mapping[str, Property] | None) -> KafkaOptions:
-    """How to connect, given in either way."""
+    """The connection options, given in either form."""
     if not isinstance(bootstrap_servers, KafkaOptions):
         return KafkaOptions(bootstrap_servers, properties or {})
     if properties:
-        raise ConfigError("properties are given twice: put them into the KafkaOptions")
+        raise ConfigError("properties are given twice: put them into KafkaOptions only")
     return bootstrap_servers
 
 
@@ -262,4 +262,4 @@ def _headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
 
 
 _SAMPLE: Final = Job(key=bytes(16), app="sample", due_ms=0, scheduled_ms=0, payload=b"{}", created_ms=0)
-"""A job to try data out with."""
+"""A job for trying out data."""

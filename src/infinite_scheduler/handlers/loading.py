@@ -1,4 +1,4 @@
-"""Finding a handler's function by its name, as configuration files write it."""
+"""Finds a handler's function by its name, as configuration files write it."""
 
 import difflib
 import importlib
@@ -16,11 +16,11 @@ _FORM: Final = "write 'module:name', as in 'shop.orders:remind'"
 
 
 def load_function(spec: str, search: Sequence[Path] = ()) -> Callable[..., Any]:
-    """The callable that "module:name" or "package.module:object.attribute" names.
+    """Import the callable named by "module:name" or "package.module:object.attribute".
 
-    The module is looked up in the folders `search` (the configuration file's), then in the working directory, then
-    where Python looks anyway. The folder it is found in goes to the front of `sys.path` and stays there, so that the
-    module's own imports work, later ones and those of worker processes too.
+    The module is looked up in the folders `search` (that of the configuration file), then in the working directory,
+    then on Python's own path. The folder in which it is found goes to the front of `sys.path` and stays there, so that
+    the module's own imports work, including later ones and those of worker processes.
     """
     module_name, path = _split(spec)
     folders = _distinct([*search, Path.cwd()])
@@ -53,7 +53,7 @@ def _distinct(folders: Sequence[Path]) -> list[Path]:
 
 
 def _home(module_name: str, folders: Sequence[Path]) -> Path | None:
-    """The first folder that holds the module or its outermost package."""
+    """The first folder that contains the module or its outermost package."""
     top = module_name.partition(".")[0]
     for folder in folders:
         if importlib.machinery.PathFinder.find_spec(top, [str(folder)]) is not None:
@@ -85,7 +85,7 @@ def _import(spec: str, module_name: str, folders: Sequence[Path]) -> ModuleType:
 
 
 def _broken_import(spec: str, error: BaseException) -> HandlerError:
-    """The last line of what went wrong, and the last place outside of the import machinery."""
+    """The last line of the error, and the last place outside of the import machinery."""
     last_line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""

@@ -14,7 +14,7 @@ _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
 
 class _Error(msgspec.Struct):
-    """An exception as plain data: its class by name, what it was made with, its plain attributes."""
+    """An exception as plain data: its class by name, its arguments, its plain attributes."""
 
     module: str
     name: str
@@ -36,7 +36,7 @@ def pack(answers: Sequence[Answer]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Answer]:
-    """The answers again, exceptions as ones of their own class if this process knows it."""
+    """The answers again; an exception keeps its class if this process knows it."""
     answers = []
     for name, raw in _decoder.decode(data):
         answer = msgspec.msgpack.decode(raw, type=_KINDS[name])
@@ -48,7 +48,7 @@ def _parcel(answer: Answer) -> _Parcel:
     try:
         body = _describe(answer) if isinstance(answer, BaseException) else answer
         return type(body).__name__, msgspec.Raw(_encoder.encode(body))
-    except Exception as error:  # noqa: BLE001 - such as text that is no Unicode or a number of 65 bits
+    except Exception as error:  # noqa: BLE001 - such as text that is not Unicode, or a number of 65 bits
         why = ascii(f"the handler's answer {answer!r} cannot be passed on: {error}")
         return _Error.__name__, msgspec.Raw(_encoder.encode(_Error("builtins", "ValueError", (why,), {}, why, "")))
 
@@ -75,7 +75,7 @@ def _same_class(described: _Error) -> Exception | None:
     """An exception of the class that was raised, made without its constructor, if that gives the same text."""
     module = (
         "__main__" if described.module == "__mp_main__" else described.module
-    )  # a worker's name for the user's script
+    )  # the name of the user's script in a worker
     try:
         kind = attrgetter(described.name)(sys.modules[module])
         for arguments in (described.arguments, (described.text,)):
@@ -83,6 +83,6 @@ def _same_class(described: _Error) -> Exception | None:
             vars(error).update(described.attributes)
             if isinstance(error, Exception) and str(error) == described.text:
                 return error
-    except Exception:  # noqa: BLE001 - a class may do anything; the text is kept all the same
+    except Exception:  # noqa: BLE001 - a class may do anything; the text is kept in any case
         return None
     return None

@@ -1,4 +1,4 @@
-"""Worker processes for functions that compute: one call at a time each, so that a death names its job."""
+"""Worker processes for CPU-bound functions: one call at a time each, so that a process's death points to its job."""
 
 import atexit
 import multiprocessing
@@ -19,13 +19,13 @@ from infinite_scheduler.handlers.parcels import pack, unpack
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.context import LogSettings, current_batch, current_job, log_settings
 
-# Never fork: this process has threads, whose locks a fork would copy in whatever state they are.
+# Never fork: this process has threads, and a fork would copy their locks in whatever state they are.
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _START_SECONDS: Final = 60  # for an interpreter and the imports of the function's module
 _READY: Final = b"ready"
 _BEGUN: Final = b"begun"
 
-_jobs_encoder: Final = msgspec.msgpack.Encoder(enc_hook=bytes)  # for the key of a job, which may be a kind of bytes
+_jobs_encoder: Final = msgspec.msgpack.Encoder(enc_hook=bytes)  # for the key of a job, which may be a subclass of bytes
 _jobs_decoder: Final = msgspec.msgpack.Decoder(list[Job])
 
 
@@ -43,11 +43,11 @@ class Worker:
         _living.add(self)
 
     def get_ready(self) -> None:
-        """Wait until the function is imported there."""
+        """Wait until the function is imported in the worker."""
         try:
             answer = self._connection.recv_bytes() if self._connection.poll(_START_SECONDS) else b"it takes too long"
         except (EOFError, OSError):
-            answer = f"it ended ({self._end()}), see what it wrote to stderr; a script needs a main guard".encode()
+            answer = f"it ended ({self._end()}); see its stderr. A script needs a main guard".encode()
         if answer != _READY:
             raise Unavailable(f"no worker process for {self._function}: {answer.decode(errors='replace')}")
 
@@ -56,7 +56,7 @@ class Worker:
         return self._process.is_alive()
 
     def send(self, data: bytes) -> bool:
-        """Give it jobs; False: it was gone before it could begin with them."""
+        """Send it jobs; False: it ended before it could begin with them."""
         try:
             self._connection.send_bytes(data)
             return self._connection.recv_bytes() == _BEGUN
@@ -72,11 +72,11 @@ class Worker:
             raise WorkerDied(f"{what} ended its worker process ({self._end()})") from None
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """Kill it at once."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it and let go of it."""
+        """Kill it and release its resources."""
         _living.discard(self)
         self._process.kill()
         self._process.join()
@@ -97,24 +97,24 @@ _living: Final[WeakSet[Worker]] = WeakSet()
 
 @atexit.register
 def _kill_all() -> None:
-    """Workers ignore the polite signals, and multiprocessing would wait for them."""
+    """Kill all workers: they ignore SIGTERM and SIGINT, and multiprocessing would wait for them."""
     for worker in list(_living):
         worker.kill()
 
 
 class Errand:
-    """One call of the function in a worker: called in a thread, ended from the event loop."""
+    """One call of the function in a worker: made in a thread, ended from the event loop."""
 
     def __init__(self, workers: "Workers", jobs: Sequence[Job], started: Callable[[], object]) -> None:
         self._workers = workers
         self._jobs = jobs
         self._started = started
-        self._lock = threading.Lock()  # so that no process is killed that is closed already
+        self._lock = threading.Lock()  # so that a process that is already closed is not killed
         self._worker: Worker | None = None
         self._ended = False
 
     def __call__(self) -> Any:
-        """Do it; returns what the function returned, in the form in which it would have in this process."""
+        """Make the call; returns what the function returned, as if it had run in this process."""
         worker = self._send()
         try:
             answers = worker.receive(self._jobs)
@@ -129,14 +129,14 @@ class Errand:
         return answers if self._workers.batched else answers[0]
 
     def end(self) -> None:
-        """Kill the worker, if it has begun; do not begin, if it has not."""
+        """Kill the worker if the call has begun; prevent the call if it has not."""
         with self._lock:
             self._ended = True
             if self._worker is not None:
                 self._worker.kill()
 
     def _send(self) -> Worker:
-        """Find a worker that takes the jobs; one that died while it was idle is no fault of theirs, two are."""
+        """Find a worker that takes the jobs: one that died while idle is not the fault of the jobs, two are."""
         data = _jobs_encoder.encode(self._jobs)
         for _ in range(2):
             worker = self._workers.borrow()
@@ -159,7 +159,7 @@ class Errand:
 
 
 class Workers:
-    """The workers of one function: as many as there are calls at once, the one used last first."""
+    """The workers of one function: as many as there are concurrent calls; the last one used is reused first."""
 
     def __init__(self, function: str, *, batched: bool) -> None:
         self._function = function
@@ -174,7 +174,7 @@ class Workers:
         self._stopped = False
 
     def borrow(self) -> Worker:
-        """A worker that waits for jobs; started if none is idle."""
+        """An idle worker, or a new one."""
         while (idle := self._pop()) is not None:
             if idle.alive:
                 return idle
@@ -192,28 +192,28 @@ class Workers:
         return worker
 
     def give_back(self, worker: Worker) -> None:
-        """It has done its work."""
+        """Return a worker after its call."""
         self._idle.append(worker)
 
     def discard(self, worker: Worker) -> None:
-        """It is dead or of no use any more."""
+        """Close a worker that is dead or no longer needed."""
         with self._lock:
             self._all.discard(worker)
         worker.close()
 
     def prove(self) -> None:
-        """Start one, so that a function that cannot be imported there is found out before the first job."""
+        """Start one, to find out before the first job if the function cannot be imported there."""
         self.give_back(self.borrow())
 
     def kill(self) -> None:
-        """End all of them at once, and start no other."""
+        """Kill all of them at once, and start no more."""
         with self._lock:
             self._stopped = True
             for worker in self._all:
                 worker.kill()
 
     def close(self) -> None:
-        """Let go of those that are idle, which after the last errand are all."""
+        """Close the idle workers: after the last call these are all of them."""
         while (worker := self._pop()) is not None:
             self.discard(worker)
 
@@ -223,8 +223,8 @@ class Workers:
 
 
 def _serve(connection: Connection, name: str, batched: bool, settings: LogSettings | None) -> None:
-    """The life of a worker."""
-    # A Ctrl-C or a service manager's SIGTERM reaches all processes, but what is in flight may finish: the node decides.
+    """The main function of a worker process."""
+    # Ctrl-C or a service manager's SIGTERM reaches all processes, but calls in flight may finish: the node decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -233,7 +233,7 @@ def _serve(connection: Connection, name: str, batched: bool, settings: LogSettin
 
             configure_logging(settings.level, settings.format, settings.modules)
         function = resolve(name)
-    except BaseException as error:  # noqa: BLE001 - the node says it
+    except BaseException as error:  # noqa: BLE001 - the node reports it
         connection.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
         return
     connection.send_bytes(_READY)

@@ -25,16 +25,16 @@ __all__ = ["PythonHandler", "load_function"]
 class PythonHandler(Handler):
     """Calls a function with each job, or with lists of up to `batch` jobs.
 
-    An async function runs in the event loop. A plain one runs in one of `concurrency` threads of its own pool; if what
-    it returns can be awaited, that is awaited in the event loop. With `pool="process"` it runs in one of `concurrency`
+    An async function runs in the event loop. A plain function runs in one of `concurrency` threads of its own pool; if
+    it returns an awaitable, that is awaited in the event loop. With `pool="process"` it runs in one of `concurrency`
     worker processes, which must be able to import it; there it may end its process without harm to other jobs.
 
-    The function returns None or an outcome; any other value is ignored, and the job is done. What it raises, a
-    `SystemExit` too, is an error of its job. A function that takes lists returns None or a list with one answer a job:
-    an outcome, None or an exception.
+    The function returns None or an outcome; any other value is ignored, and the job is done. Whatever it raises,
+    including `SystemExit`, is an error of its job. A function that takes lists returns None or a list with one answer
+    per job: an outcome, None or an exception.
 
-    At the time-out a `HandlerTimeout` is reported, and whatever the function returns later is dropped. An async
-    function is cancelled, a worker process killed. A thread cannot be stopped: the function keeps its place until it
+    At the time-out a `HandlerTimeout` is reported, and a later result of the function is dropped. An async function is
+    cancelled, a worker process is killed. A thread cannot be stopped: the call counts towards the concurrency until it
     returns.
     """
 
@@ -72,11 +72,11 @@ class PythonHandler(Handler):
         self._workers = Workers(self._name, batched=self._batched) if pool == "process" else None
 
     def check(self, data: Any) -> None:
-        """Refuse what the app's own checks refuse."""
+        """Refuse data that the app's own checks refuse."""
         self._checks(data)
 
     async def start(self) -> None:
-        """Find out whether worker processes can import the function."""
+        """Check that worker processes can import the function."""
         if self._workers is None:
             return
         check_importable(self._function, self._name)
@@ -87,7 +87,7 @@ class PythonHandler(Handler):
             raise HandlerError(f"handler {self._name!r} cannot run in a process pool: {work.error}") from work.error
 
     async def stop(self) -> None:
-        """End threads and worker processes; a function that still runs in a thread is left behind."""
+        """End threads and worker processes; a function that still runs in a thread is abandoned."""
         if self._deadlines is not None:
             self._deadlines.stop()
         if self._workers is None:
@@ -98,9 +98,9 @@ class PythonHandler(Handler):
             self._workers.close()
 
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
-        """Call the function, and report how it ended for each job.
+        """Call the function, and report the outcome of each job.
 
-        In a task of its own: that is what a stop cancels, and its context says which job the function works for.
+        The call has its own task: that is what a stop cancels, and its context says which job the function works for.
         """
         if self._batched:
             current_batch.set(jobs)
@@ -109,7 +109,7 @@ class PythonHandler(Handler):
             for job in jobs:
                 current_job.set(job)
                 await self._hand_over(job, (job,), report)
-        else:  # the way of most jobs, written out: the general one adds a third to what a job costs
+        else:  # the common case, written out: the general one adds a third to the cost of a job
             for job in jobs:
                 current_job.set(job)
                 try:
@@ -121,7 +121,7 @@ class PythonHandler(Handler):
                 report(job, DONE if value is None else read_answer(value))
 
     def unfinished(self) -> Sequence[Job]:
-        """Jobs whose function runs in a thread."""
+        """Jobs whose function still runs in a thread."""
         return self._threads.running() if self._workers is None else ()
 
     def _hand_over(self, argument: Any, jobs: Sequence[Job], report: Report) -> Coroutine[Any, Any, None]:
@@ -132,7 +132,7 @@ class PythonHandler(Handler):
     async def _in_loop(
         self, function: Callable[[Any], Awaitable[Any]], argument: Any, jobs: Sequence[Job], report: Report
     ) -> None:
-        """Await what an async function does."""
+        """Await an async function."""
         call = None
         if self._deadlines is not None:
             call = _Call(jobs, report, self._timeout_ms, asyncio.current_task())
@@ -152,12 +152,12 @@ class PythonHandler(Handler):
             self._report(value, jobs, report)
 
     async def _in_pool(self, argument: Any, jobs: Sequence[Job], report: Report) -> None:
-        """Call a plain function in a thread, or in a worker process by way of a thread."""
+        """Call a plain function in a thread, or in a worker process through a thread."""
         call = _Call(jobs, report, self._timeout_ms)
         work = self._submit(argument, jobs, call)
         try:
             await work.future
-        except asyncio.CancelledError:  # the node stops: what has not begun never does, a process is killed
+        except asyncio.CancelledError:  # the node stops: calls that have not begun are dropped, a process is killed
             work.give_up()
             if call.end is not None:
                 call.end()
@@ -169,7 +169,7 @@ class PythonHandler(Handler):
         if call.expired:
             _drop(work.value)
         elif isinstance(work.error, WorkerDied) and len(jobs) > 1:
-            for job in jobs:  # one of them ended the process: each shows alone whether it was that one
+            for job in jobs:  # one of them ended the process: tried one by one, each shows whether it was that one
                 await self._in_pool([job], (job,), report)
         elif work.error is not None:
             self._report(self._raised(work.error, len(jobs)), jobs, report)
@@ -179,7 +179,7 @@ class PythonHandler(Handler):
             self._report(work.value, jobs, report)
 
     def _submit(self, argument: Any, jobs: Sequence[Job], call: "_Call") -> Work:
-        """Begin the call and its time-out; that of a worker process counts from when the process has started."""
+        """Begin the call and its time-out, which for a worker process counts from when the process has started."""
         deadlines = self._deadlines
         if self._workers is None:
             if deadlines is not None:
@@ -209,11 +209,11 @@ class PythonHandler(Handler):
 
 
 class _Call:
-    """One call of the function, as its time-out sees it."""
+    """One call of the function, as seen by its time-out."""
 
     expired = False
-    over = False  # it returned, or nobody waits for it any more
-    end: Callable[[], object] | None = None  # None: nothing can end it
+    over = False  # it returned, or its result is no longer wanted
+    end: Callable[[], object] | None = None  # None: it cannot be ended
     _cancellations = 0
 
     def __init__(
@@ -225,10 +225,10 @@ class _Call:
         self._task = task
 
     def expire(self) -> None:
-        """Report the time-out and end the call, if it can be ended."""
+        """Report the time-out, and end the call if possible."""
         self.expired = True
         for job in self._jobs:
-            self._report(job, HandlerTimeout(f"job {job.id} ran past its handler's time-out of {self._timeout_ms} ms"))
+            self._report(job, HandlerTimeout(f"job {job.id} exceeded its handler's time-out of {self._timeout_ms} ms"))
         if self._task is not None:
             self._cancellations = self._task.cancelling()
             self._task.cancel()
@@ -236,7 +236,7 @@ class _Call:
             self.end()
 
     def take_back_cancellation(self) -> None:
-        """Let the task go on after its time-out, unless the node wants it to stop too."""
+        """Let the task continue after its time-out, unless the node wants it to stop too."""
         if self._task is not None and self._task.uncancel() > self._cancellations:
             raise asyncio.CancelledError
 
@@ -250,6 +250,6 @@ def _is_stop(raised: BaseException) -> bool:
 
 
 def _drop(value: object) -> None:
-    """Forget a late answer, without the warning that it was never awaited."""
+    """Drop a late result, without the warning that it was never awaited."""
     if inspect.iscoroutine(value):
         value.close()

@@ -1,4 +1,4 @@
-"""The retry of an SMS as a handler: at its moment it goes to the topic that the sender of SMS reads."""
+"""The retry of an SMS as a handler: when due, it is published to the topic that the SMS sender reads."""
 
 import re
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ _decode: Final = msgspec.json.Decoder(_Task).decode
 class SmsRetryJobHandler(TopicHandler):
     """Publishes `{"campaignTaskId", "createdOn", "scheduledRetryTime", "actualExecutionTime", "retryAttempt"}`.
 
-    The key is `task-<campaignTaskId>`. Numbers and times are those of the job's data, character by character;
-    `actualExecutionTime` is the moment of the hand-over in `zone`, as `yyyy-MM-dd HH:mm:ss`. Without `zone`
-    that is the `time.zone` of the scheduler that it is registered with, and UTC outside of one.
+    The key is `task-<campaignTaskId>`. Numbers and times are copied from the job's data character by character;
+    `actualExecutionTime` is the time of the hand-over in `zone`, as `yyyy-MM-dd HH:mm:ss`. Without `zone` that is the
+    `time.zone` of the scheduler with which the handler is registered, and UTC outside of one.
     """
 
     checks = True
@@ -61,20 +61,20 @@ class SmsRetryJobHandler(TopicHandler):
         self._zone = read_zone("UTC" if zone is None else zone)
 
     def locate(self, zone: ZoneInfo) -> None:
-        """Without a zone of its own, a message has that of the node, in which it reads times too."""
+        """Without a zone of its own, the handler uses that of the node, in which times are read too."""
         if not self._is_located:
             self._zone = zone
 
     def adopt(self, message: Mapping[str, Any]) -> object | None:
-        """A retry may come without an envelope; then its `retryTime` is the moment."""
+        """A retry may come without an envelope; then its `retryTime` is when it is due."""
         if "campaignTaskId" not in message:
             return None
         if message.get("retryTime") is None:
-            raise InvalidPayload("retryTime is required in a retry that comes without an envelope")
+            raise InvalidPayload("retryTime is required in a retry without an envelope")
         return cast("object", message["retryTime"])
 
     def check(self, data: Any) -> None:
-        """Refuse data that is no retry of an SMS."""
+        """Refuse data that is not a retry of an SMS."""
         _task(msgspec.json.encode(data))
 
     def record(self, job: Job, now_ms: int) -> Record:
@@ -115,7 +115,7 @@ def _task(payload: bytes) -> _Task:
     if not _WHOLE.fullmatch(number):
         raise InvalidPayload(f"campaignTaskId is {_shown(number)}; expected a whole number")
     if attempt != b"null" and not _COUNT.fullmatch(attempt):
-        raise InvalidPayload(f"retryAttempt is {_shown(attempt)}; expected a whole number from 1")
+        raise InvalidPayload(f"retryAttempt is {_shown(attempt)}; expected a whole number of at least 1")
     for name, raw in (("createdOn", bytes(task.createdOn)), ("retryTime", bytes(task.retryTime))):
         if raw[:1] in b"[tf":
             raise InvalidPayload(f'{name} is {_shown(raw)}; expected a time such as "2025-11-13 15:00:00"')
@@ -133,12 +133,12 @@ def _local(second: int, zone: ZoneInfo) -> bytes:
 
 
 def read_zone(zone: str | ZoneInfo) -> ZoneInfo:
-    """The time zone of this name."""
+    """The time zone with this name."""
     if isinstance(zone, ZoneInfo):
         return zone
     try:
         return ZoneInfo(zone)
-    except (KeyError, ValueError, TypeError, OSError):  # a KeyError: no such zone; an OSError: the name of a folder
+    except (KeyError, ValueError, TypeError, OSError):  # KeyError: no such zone; OSError: the name of a folder
         raise ConfigError(
             f"zone is {zone!r}; expected the name of a time zone, such as 'UTC' or 'Europe/Berlin'"
         ) from None

@@ -1,7 +1,7 @@
-"""Texts and JSON with placeholders for what a job carries, read once and filled in for each job.
+"""Texts and JSON with placeholders for the fields of a job, parsed once and filled in for each job.
 
-A placeholder is the path of a field of the data, `{customer.name}` or `{items.0.id}`, or one of the job's own:
-`{job.id}`. Two braces stand for one. Numbers go through as they were written, digit by digit.
+A placeholder is the path of a field of the data, `{customer.name}` or `{items.0.id}`, or a field of the job:
+`{job.id}`. Two braces stand for one. Numbers are copied as they were written, digit by digit.
 """
 
 import re
@@ -41,12 +41,12 @@ _decode_nested: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgsp
 
 
 def iso(ms: int) -> str:
-    """A moment as `2025-11-03T22:00:00.000Z`."""
+    """A time as `2025-11-03T22:00:00.000Z`."""
     return f"{moment(ms).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 def fields_of(payload: bytes) -> Fields:
-    """The fields of an object, each as it stands in the payload."""
+    """The fields of an object, each as it is in the payload."""
     try:
         return _decode_object(payload)
     except msgspec.ValidationError:
@@ -54,14 +54,14 @@ def fields_of(payload: bytes) -> Fields:
 
 
 def path_of(name: str, what: str) -> Path:
-    """The path that a dotted name means."""
+    """The path that a dotted name stands for."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{what} has the placeholder {{{name}}}: use the name of a field, such as {{customer.name}}")
     return tuple(name.split("."))
 
 
 def find(fields: Fields, path: Path) -> msgspec.Raw | None:
-    """The field at a path as it stands in the payload; None: there is none."""
+    """The field at a path as it is in the payload; None if there is none."""
     raw = fields.get(path[0])
     for name in path[1:]:
         if raw is None:
@@ -81,7 +81,7 @@ def _inside(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
 
 
 def missing(path: Path, what: str) -> InvalidPayload:
-    """The refusal of data that lacks a field."""
+    """The error for data that lacks a field."""
     return InvalidPayload(f"jobData has no field {'.'.join(path)!r}, which {what} needs")
 
 
@@ -99,7 +99,7 @@ class Placeholder:
         self._own = _JOB.get(".".join(path[1:]))
         if self._own is None:
             known = ", ".join(f"{{job.{own}}}" for own in _JOB)
-            raise ConfigError(f"{what} has the placeholder {{{name}}}, which no job has; known are {known}")
+            raise ConfigError(f"{what} has the placeholder {{{name}}}, which jobs do not have; use one of {known}")
 
     def raw(self, job: Job, fields: Fields) -> bytes:
         """The value as JSON."""
@@ -111,14 +111,14 @@ class Placeholder:
         return bytes(found)
 
     def text(self, job: Job, fields: Fields) -> str:
-        """The value as text; null, lists and objects have none."""
+        """The value as text; null, lists and objects are refused."""
         raw = self.raw(job, fields)
         if raw[:1] == b'"':
             return msgspec.json.decode(raw, type=str)
         if raw == b"null" or raw[:1] in b"[{":
             name = ".".join(self.path) if self.path else "of the job"
             kind = {b"n": "null", b"[": "a list", b"{": "an object"}[raw[:1]]
-            raise InvalidPayload(f"the field {name!r} is {kind}, and {self._what} needs a text, a number or a boolean")
+            raise InvalidPayload(f"the field {name!r} is {kind}, but {self._what} needs a text, a number or a boolean")
         return raw.decode()
 
 
@@ -135,7 +135,7 @@ class Text:
 
     @property
     def only(self) -> Placeholder | None:
-        """The placeholder that is all there is."""
+        """The placeholder, if the text is nothing else."""
         return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], Placeholder) else None
 
     def fill(self, job: Job, fields: Fields) -> str:
@@ -173,7 +173,7 @@ def _read(template: str, what: str) -> Iterator[str | Placeholder]:
     text = ""
     for part in _PARTS.finditer(template):
         if part["odd"]:
-            raise ConfigError(f"{what} is {template!r}, in which a brace is alone: write two of them for one")
+            raise ConfigError(f"{what} is {template!r}, which has a single brace: double it for a literal one")
         if part["name"] is None:
             text += part["text"] or part["braces"][0]
             continue
@@ -199,7 +199,7 @@ def _write(value: object, what: str) -> Iterator[bytes | Text]:
             yield msgspec.json.encode(value)
         case _:
             raise ConfigError(
-                f"{what} has {value!r} in it, which JSON does not have: use texts, numbers, lists and tables"
+                f"{what} contains {value!r}, which JSON does not have: use texts, numbers, lists and tables"
             )
 
 
@@ -213,5 +213,5 @@ def _write_many(begin: bytes, items: Sequence[tuple[bytes, object]], end: bytes,
 
 def _key(name: object, what: str) -> bytes:
     if not isinstance(name, str):
-        raise ConfigError(f"{what} has the name {name!r}: JSON has only texts as names")
+        raise ConfigError(f"{what} has the name {name!r}: names in JSON are texts, so quote it")
     return msgspec.json.encode(name) + b":"

@@ -12,7 +12,7 @@ from infinite_scheduler.model import Job
 
 
 class Work:
-    """One call in a thread; `future` is done when it has ended, and then `value` or `error` says how."""
+    """One call in a thread; `future` is done when it has ended, and then `value` or `error` holds the result."""
 
     __slots__ = ("_claims", "_context", "_function", "_given_up", "_returned", "error", "future", "jobs", "value")
 
@@ -25,13 +25,13 @@ class Work:
         self.error: BaseException | None = None
         self._function = function
         self._context = context
-        self._claims = [None]  # whoever pops it decides: the thread that begins, or the loop that gives the work up
+        self._claims = [None]  # popped by whichever comes first: the thread that begins, or the loop that gives up
         self._given_up = False
         self._returned = False
 
     @property
     def running(self) -> bool:
-        """Has the function begun, and not returned?"""
+        """Has the function begun, but not returned?"""
         return not (self._claims or self._given_up or self._returned)
 
     def run(self) -> None:
@@ -45,7 +45,7 @@ class Work:
         self._returned = True
 
     def give_up(self) -> None:
-        """Do not begin any more; work that has begun goes on."""
+        """Prevent the call; work that has begun goes on."""
         self._given_up = self._claim() or self._given_up
 
     def _claim(self) -> bool:
@@ -57,9 +57,9 @@ class Work:
 
 
 class Threads:
-    """Up to `size` threads, started when they are needed.
+    """Up to `size` threads, started when needed.
 
-    They are daemons, so that a function that never returns cannot keep the process from ending.
+    They are daemons, so that a function that never returns cannot keep the process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -85,11 +85,11 @@ class Threads:
         return work
 
     def running(self) -> Sequence[Job]:
-        """The jobs whose function has begun and not returned."""
+        """The jobs whose function has begun, but not returned."""
         return [job for work in self._open if work.running for job in work.jobs]
 
     def stop(self, *, wait: bool = False) -> None:
-        """End the threads, those that work after it; wait for them if none works, or if asked to."""
+        """End the threads, busy ones after their call; wait for them if none is busy, or if `wait` is set."""
         for work in self._open:
             work.give_up()
         threads, self._threads = self._threads, []
@@ -106,12 +106,12 @@ class Threads:
                 return
             work.run()
             self._ended.append(work)
-            del work  # an idle thread keeps no payload alive
-            if not self._collecting:  # the loop is woken once for all that ends until it looks
+            del work  # an idle thread must not keep a payload alive
+            if not self._collecting:  # wake the loop once for all calls that end before it looks
                 self._collecting = True
                 try:
                     loop.call_soon_threadsafe(self._collect)
-                except RuntimeError:  # the loop is closed: nobody waits any more
+                except RuntimeError:  # the loop is closed: the result is not wanted any more
                     return
 
     def _collect(self) -> None:

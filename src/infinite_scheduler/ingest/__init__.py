@@ -1,1 +1,1 @@
-"""Requests come in: checked here, then accepted durably."""
+"""Requests for jobs come in: checked here, then accepted durably."""

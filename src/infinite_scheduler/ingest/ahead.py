@@ -1,4 +1,4 @@
-"""The batch behind the one that is being taken."""
+"""The batch after the one that is being stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,18 +9,18 @@ Read = Callable[[], Awaitable[Batch | None]]
 
 
 class Ahead:
-    """The next batch, if there is one: read once, as soon as there is time for it, or when somebody asks for it."""
+    """The next batch, if there is one: read once, as soon as there is time, or when it is asked for."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
         self._reading: asyncio.Future[Batch | None] | None = None
 
     def begin(self) -> None:
-        """Begin to read it, if that has not begun yet."""
+        """Begin to read it, unless that has begun."""
         self._begun()
 
     async def get(self) -> Batch | None:
-        """It, or None if nothing is there."""
+        """Return it, or None if there is nothing."""
         return await self._begun()
 
     def _begun(self) -> "asyncio.Future[Batch | None]":
@@ -31,6 +31,6 @@ class Ahead:
 
 
 def _heard(reading: "asyncio.Future[Batch | None]") -> None:
-    """Nobody may ask for it any more: then an error in it is no news."""
+    """Consume the error of a batch that is not asked for any more."""
     if not reading.cancelled():
         reading.exception()

@@ -1,4 +1,4 @@
-"""Messages that were gathered together: what each of them is, and what the store is asked to take of them."""
+"""Messages that were gathered together: what each of them is, and what the store shall take of them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-_SHOWN: Final = 20  # of the messages of an event
+_SHOWN: Final = 20  # messages per event
 
 Headers = Sequence[tuple[str, bytes | None]] | None
 """None: they cannot be read."""
@@ -34,7 +34,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Passing(msgspec.Struct, frozen=True, gc=False):
-    """The message could not be judged; that may pass."""
+    """The message could not be checked; the error may be temporary."""
 
     error: str
 
@@ -52,7 +52,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """Messages in the order in which they came, each with its verdict."""
+    """Messages in order of arrival, each with its verdict."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Batch:
 
     @classmethod
     def read(cls, config: KafkaIngestConfig, messages: Gathered, wire: Wire) -> "Batch":
-        """Judge every message once."""
+        """Check every message once."""
         batch = cls(config, messages, [])
         batch._verdicts = [batch._judge(wire, *each) for each in messages]
         return batch
@@ -80,22 +80,22 @@ class Batch:
 
     @property
     def passing(self) -> Sequence[str]:
-        """Why messages could not be judged."""
+        """Why messages could not be checked."""
         return [verdict.error for verdict in self._verdicts if isinstance(verdict, Passing)]
 
     @property
     def refused(self) -> bool:
-        """Is there nothing but dead letters in it?"""
+        """Does it contain only dead letters?"""
         return all(isinstance(verdict, Refused) for verdict in self._verdicts)
 
     def judge_again(self, wire: Wire) -> None:
-        """Judge those that could not be judged."""
+        """Check again those that could not be checked."""
         for number, verdict in enumerate(self._verdicts):
             if isinstance(verdict, Passing):
                 self._verdicts[number] = self._judge(wire, *self._messages[number])
 
     def refuse_passing(self) -> None:
-        """Give up on those that could not be judged."""
+        """Give up on those that could not be checked."""
         self._verdicts = [
             Refused(verdict.error) if isinstance(verdict, Passing) else verdict for verdict in self._verdicts
         ]
@@ -110,19 +110,19 @@ class Batch:
         return found
 
     def refuse(self, error: str) -> None:
-        """Refuse all of it."""
+        """Refuse all messages."""
         self._verdicts = [Refused(error)] * len(self._verdicts)
 
     def halves(self) -> Iterable["Batch"]:
-        """Two batches, to be taken one after the other."""
+        """Split it into two batches, to be stored one after the other."""
         half = len(self) // 2
         yield Batch(self._config, self._messages[:half], self._verdicts[:half], self._unreadable)
         yield Batch(self._config, self._messages[half:], self._verdicts[half:], self._unreadable)
 
     def load(self, consumer: GroupMember, now_ms: int) -> Load:
-        """What the store is to take: nothing of partitions that belong to another node by now, or are in doubt.
+        """What the store shall take: nothing of partitions that now belong to another node, or are in doubt.
 
-        A message that is not judged ends its partition here: what comes behind it must not overtake it.
+        A message that is not checked yet ends its partition here: later messages must not overtake it.
         """
         specs: list[JobSpec] = []
         letters: list[DeadLetter] = []
@@ -170,8 +170,9 @@ class Batch:
         return judge(wire, message.value(), trace)
 
     def _headers(self, share: AssignedPartition, message: "Message") -> Headers:
-        """Asked no second time if they cannot be read: after a name that is not UTF-8, the next answer is none that
-        Python can look at.
+        """The headers; asked only once if they cannot be read.
+
+        After a name that is not UTF-8, the next answer of the driver is not a valid Python object.
         """
         if self._unreadable and (share, message.offset() or 0) in self._unreadable:
             return None
@@ -187,18 +188,18 @@ class Batch:
 
 
 def judge(wire: Wire, value: bytes | None, trace: Trace) -> Verdict:
-    """What a message is."""
+    """Decide what a message is."""
     try:
         return wire.spec(value, trace)
     except InvalidRequest as error:
         return Refused(str(error))
-    except BaseException as raised:  # noqa: BLE001 - a handler that looks at the data may raise anything, exits too
+    except BaseException as raised:  # noqa: BLE001 - a handler's check may raise anything, including exits
         passing = as_error(raised)
         return Passing(f"{type(passing).__name__}: {passing}")
 
 
 def told(topic: str, letters: Sequence[DeadLetter]) -> DeadLettersKept:
-    """What watchers are told of dead letters."""
+    """What observers are told about dead letters."""
     return DeadLettersKept(
         topic=topic,
         count=len(letters),

@@ -1,4 +1,4 @@
-"""Those who hand over go first: messages can wait in Kafka, jobs that are due cannot."""
+"""Throttles reading while due jobs wait: messages can wait in Kafka, due jobs cannot."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,24 +8,24 @@ from infinite_scheduler.kafka.consumer_thread import ConsumerThread
 from infinite_scheduler.observe.events import IngestSlowed, Observer
 
 Strain = Callable[[], float]
-"""How much more this node has to hand over and to settle than it gets done: from 1 on it is behind."""
+"""How far this node is behind with handing over and settling: from 1 on it is behind."""
 
 MOST_STRAIN: Final = 4
-"""A door rests for this many times as long as it worked, at most: some of the time is always left for reading."""
+"""A door pauses at most this many times as long as it worked: some time is always left for reading."""
 
 LONGEST_MS: Final = 1000
-"""And no longer than this: a batch may have taken long for other reasons, and nobody polls meanwhile."""
+"""And no longer than this: a batch may have taken long for other reasons, and there is no poll meanwhile."""
 
 GLANCE_MS: Final = 20
-"""How often a door that rests looks whether it still must."""
+"""How often a paused door checks whether it still must wait."""
 
 TELL_MS: Final = 60_000
 PART: Final = 12
-"""That a door has rested for one of so many parts of this time should be known: the node has too much to do."""
+"""A door that paused for one of this many parts of this time is reported: the node has too much to do."""
 
 
 class Courtesy:
-    """Lets a door rest while its node is behind."""
+    """Pauses a door while its node is behind."""
 
     def __init__(self, topic: str, strain: Strain, patience: ConsumerThread, clock: Clock, tell: Observer) -> None:
         self._topic = topic
@@ -33,11 +33,11 @@ class Courtesy:
         self._patience = patience
         self._clock = clock
         self._tell = tell
-        self._since_ms = 0  # when the first of these rests began
+        self._since_ms = 0  # when the first of these pauses began
         self._rested_ms = 0
 
     async def rest(self, worked_ms: int) -> None:
-        """Rest as long as the door has worked, or longer if the node is far behind; no longer than it is."""
+        """Pause as long as the door has worked, or longer if the node is far behind; but not after it has caught up."""
         began_ms = now_ms = self._clock.steady_ms()
         while (strain := self._strain()) >= 1 and not self._patience.stopping:
             left_ms = began_ms + min(int(worked_ms * min(strain, MOST_STRAIN)), LONGEST_MS) - now_ms

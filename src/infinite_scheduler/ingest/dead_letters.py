@@ -1,4 +1,4 @@
-"""Sends dead letters to their topic: they are safe in the store, so this may take as long as it takes."""
+"""Sends dead letters to their topic. They are safe in the store, so there is no hurry."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,19 +13,19 @@ from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState
 
 LOOK_MS: Final = 10_000
-"""How often letters are looked for that others left unsent."""
+"""How often to look for letters that other nodes left unsent."""
 
 LEFT_MS: Final = 30_000
-"""Who wrote a letter has sent it by then, or could not: from then on it is for whoever reads its partition."""
+"""By then the node that wrote a letter has sent it, or could not: from then on the reader of its partition sends it."""
 
 LOST_MS: Final = 3_600_000
-"""After so long anybody sends a letter: its topic may not have the partition any more."""
+"""After this long any node sends a letter: its topic may no longer have the partition."""
 
 _NEXT_PAGE_MS: Final = 1000
-"""How soon the next page is read where all letters of one are for others."""
+"""How soon the next page is read if all letters of a page are for other nodes."""
 
 ROOM: Final = 8 << 20
-"""Bytes of letters for one topic that wait in memory; those beyond are read from the store later."""
+"""Bytes of letters for one topic that wait in memory; more are read from the store later."""
 
 _FIRST_WAIT_MS: Final = 500
 _LONGEST_WAIT_MS: Final = 30_000
@@ -34,10 +34,10 @@ _LONGEST_ERROR: Final = 2000
 _NOT_ITS_FAULT: Final = frozenset(
     {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "INVALID_REQUIRED_ACKS"}
 )
-"""Refusals of any letter, whatever is in it: somebody can give the rights, or correct the name."""
+"""Refusals that do not depend on the letter: rights can be granted, a name can be corrected."""
 
 _COMPANY: Final = "_INVALID_DIFFERENT_RECORD"
-"""A letter that was sent together with one that is refused."""
+"""A letter that was sent together with a refused one."""
 
 HEADERS: Final = ("original-topic", "original-partition", "original-offset", "error-message", "error-timestamp")
 
@@ -57,14 +57,14 @@ class _Queue:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.letters: dict[str, DeadLetter] = {}
-        self.ended: dict[str, tuple[LetterState, str | None]] = {}  # what the store has yet to be told of them
+        self.ended: dict[str, tuple[LetterState, str | None]] = {}  # results that are not in the store yet
         self.wait_ms = 0
         self.due_ms = 0
         self.troubled = False
         self._size = 0
 
     def add(self, letter: DeadLetter) -> bool:
-        """False: it waits already, or there is no room for it now."""
+        """Queue a letter. False: it already waits, or there is no room for it now."""
         size = _size(letter)
         if letter.id in self.letters or (self.letters and self._size + size > ROOM):
             return False
@@ -73,28 +73,28 @@ class _Queue:
         return True
 
     def drop(self, letter_ids: Iterable[str]) -> None:
-        """They need nothing more."""
+        """Forget letters that need nothing more."""
         for key in letter_ids:
             letter = self.letters.pop(key, None)
             self._size -= 0 if letter is None else _size(letter)
             self.ended.pop(key, None)
 
     def back_off(self, now_ms: int) -> None:
-        """Try again after a while, each time a longer one."""
+        """Try again after a while, longer each time."""
         self.wait_ms = min(_LONGEST_WAIT_MS, max(_FIRST_WAIT_MS, self.wait_ms * 2))
         self.due_ms = now_ms + self.wait_ms
 
     def works(self) -> None:
-        """There is nothing to wait for."""
+        """Clear the back-off."""
         self.wait_ms, self.due_ms, self.troubled = 0, 0, False
 
 
 class DeadLetterSender:
     """Sends the letters of one topic and group, at least once each, and marks them in the store.
 
-    Each goes to the dead letter topic that it names: those that were written before the topic was configured otherwise,
-    or no more, go where they were meant to. One that has waited for long is for the node that reads its partition
-    (`reads`): all nodes find it in the store, and one of them sends it.
+    Each goes to the dead letter topic that it names, even if the configuration has changed since. If it has waited for
+    long, the node that reads its partition (`reads`) sends it: all nodes find it in the store, and one of them sends
+    it.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class DeadLetterSender:
         self.sent = 0
 
     def start(self) -> None:
-        """Begin: also with what others left."""
+        """Begin, including with letters that others left unsent."""
         self._task = asyncio.create_task(self._run(), name=f"dead letters of {self._config.topic}")
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """Send what waits, if that is a matter of moments; else the store keeps it for whoever comes next."""
+        """Send what waits, if that is a matter of moments; the store keeps the rest for another node."""
         self._stopping = True
         self._more.set()
         if self._task is not None:
@@ -130,12 +130,12 @@ class DeadLetterSender:
             await self._producer.stop(timeout_s=1.0)
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
-        """Send these: they are in the store. Those without a topic stay there."""
+        """Send these letters, which are in the store. Those without a topic stay there."""
         if self._add(letters):
             self._more.set()
 
     def look_soon(self) -> None:
-        """Look for what others left: this node reads other partitions now."""
+        """Look for unsent letters soon: this node reads other partitions now."""
         self._look_due_ms, self._page = 0, None
         self._more.set()
 
@@ -164,7 +164,7 @@ class DeadLetterSender:
         return bool(queue.letters) and (self._stopping or self._clock.steady_ms() >= queue.due_ms)
 
     async def _rest(self) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         dues = [queue.due_ms for queue in self._queues.values()]
         wait_ms = min([*dues, self._look_due_ms]) - self._clock.steady_ms()
         if wait_ms > 0:
@@ -175,22 +175,22 @@ class DeadLetterSender:
             await self._send(queue)
         except SchedulerError as error:
             self._trouble(queue, str(error))
-        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+        except Exception as error:  # noqa: BLE001 - sending goes on, whatever it is
             self._fail(error)
             queue.back_off(self._clock.steady_ms())
 
     # What others left
 
     async def _look(self) -> None:
-        """Find letters that others left; by time, however many wait here."""
+        """Find letters that others left unsent, at intervals, however many wait here."""
         self._look_due_ms = self._clock.steady_ms() + LOOK_MS
         try:
             found = await self._left()
             own = [letter for letter in found.letters if not self._is_others(letter)]
             whole = await self._without_cut(own)
         except SchedulerError:
-            return  # the door tells of a store that is away
-        except Exception as error:  # noqa: BLE001 - letters go on, whatever it is
+            return  # the door reports that the store does not answer
+        except Exception as error:  # noqa: BLE001 - sending goes on, whatever it is
             self._fail(error)
             return
         self._page = found.cursor
@@ -201,7 +201,7 @@ class DeadLetterSender:
             self._look_due_ms = self._clock.steady_ms() + _NEXT_PAGE_MS
 
     async def _left(self) -> Letters:
-        """One page of what another node, or this one in a former life, did not come to send."""
+        """One page of what another node, or this one before a restart, did not send."""
         return await self._inbox.letters(
             LetterQuery(
                 group=self._config.group_id,
@@ -214,7 +214,7 @@ class DeadLetterSender:
         )
 
     async def _without_cut(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-        """Only those that the store has whole: a part of a message must not be taken for the message."""
+        """Only those that the store has in full: a part of a message must not be taken for the message."""
         for letter in letters:
             if letter.cut_bytes and not self._waits(letter):
                 note = _cut_note(letter)
@@ -223,7 +223,7 @@ class DeadLetterSender:
         return [letter for letter in letters if not letter.cut_bytes]
 
     def _is_others(self, letter: DeadLetter) -> bool:
-        """Has it waited for so long that another node is to send it?"""
+        """Has it waited so long that another node should send it?"""
         waited_ms = self._clock.wall_ms() - letter.failed_ms
         return LEFT_MS <= waited_ms < LOST_MS and not self._reads(letter.source.partition)
 
@@ -234,7 +234,7 @@ class DeadLetterSender:
     # Sending
 
     async def _send(self, queue: _Queue) -> None:
-        """Send what waits; those that are refused for good are sent again one by one, which tells who is to blame."""
+        """Send what waits; permanently refused letters are sent again one by one, to find the cause."""
         await self._write_down(queue)
         queue.drop([letter.id for letter in queue.letters.values() if self._is_others(letter)])
         letters = list(queue.letters.values())
@@ -246,7 +246,7 @@ class DeadLetterSender:
                 ends |= await self._deliver([letter])
             error = ends[letter.id]
             if error is not None and not _is_refusal(error):
-                break  # it does not work any more, and would not for the next ones
+                break  # the topic does not take letters any more, so the next ones would fail too
             await self._settle(queue, {letter.id: error})
         failed = [error for key, error in ends.items() if error is not None and key in queue.letters]
         blocked = [error for error in failed if not suspects or error.code != _COMPANY]
@@ -256,13 +256,13 @@ class DeadLetterSender:
             queue.works()
 
     async def _settle(self, queue: _Queue, ends: Mapping[str, SendError | None]) -> None:
-        """These are sent, or refused for good: the store hears of it, and they are not sent again before it has."""
+        """These are sent, or permanently refused: record it in the store before anything is sent again."""
         for key, error in ends.items():
             queue.ended[key] = (LetterState.SENT, None) if error is None else (LetterState.REFUSED, str(error))
         await self._write_down(queue)
 
     async def _write_down(self, queue: _Queue) -> None:
-        """Mark the letters whose end is known."""
+        """Mark the letters whose result is known."""
         for end in dict.fromkeys(queue.ended.values()):
             keys = [key for key, found in queue.ended.items() if found == end]
             state, note = end
@@ -275,7 +275,7 @@ class DeadLetterSender:
                 self._tell_refused(queue.topic, len(keys), str(note))
 
     async def _deliver(self, letters: Sequence[DeadLetter]) -> dict[str, SendError | None]:
-        """Send these; how each of them ended."""
+        """Send these. Returns the result of each."""
         if not letters:
             return {}
         producer = await self._started()
@@ -288,7 +288,7 @@ class DeadLetterSender:
         return ends
 
     async def _started(self) -> Producer:
-        """The producer: made when the first letter needs one."""
+        """The producer, created for the first letter."""
         if self._producer is None:
             producer = Producer(self._config.options)
             await producer.start()
@@ -301,7 +301,7 @@ class DeadLetterSender:
         self._tell(events.DeadLettersRefused(topic=self._config.topic, dlq_topic=dlq_topic, count=count, error=error))
 
     def _trouble(self, queue: _Queue, error: str) -> None:
-        """It does not work at the moment: told once, tried again after a while."""
+        """Sending fails at the moment: report it once, and retry after a while."""
         if not queue.troubled:
             queue.troubled = True
             self._tell(events.DeadLettersWait(topic=self._config.topic, dlq_topic=queue.topic, error=error))
@@ -315,7 +315,7 @@ _UNKNOWN: Final = SendError("not reported", code="_UNKNOWN", retryable=True)
 
 
 def _is_refusal(error: SendError | None) -> bool:
-    """Does the topic take this letter never?"""
+    """Will the topic never take this letter?"""
     return error is not None and not error.retryable and error.code not in _NOT_ITS_FAULT
 
 

@@ -1,6 +1,6 @@
 """The topic door: messages of a Kafka topic become jobs, each exactly once.
 
-How far the topic was read is written in the transaction of the jobs: docs/how-to/kafka.md tells what follows from it.
+The position in the topic is written in the transaction of the jobs; docs/how-to/kafka.md explains what follows.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ ROOM: Final = 4 << 20
 """Bytes of one batch, which is one transaction of the store."""
 
 AWAY_MS: Final = (50, 1000)
-"""How soon a store or a broker that is away is asked again, at first and at most."""
+"""How soon a store or a broker that does not answer is tried again, at first and at most."""
 
 ROUND_MS: Final = 2000
-"""How long batch follows batch before it is looked what else there is to do."""
+"""How long batch follows batch before other work of the door is done."""
 
 HANGS_MS: Final = 10_000
-"""After this long, somebody should know that a check does not come to an end."""
+"""After this long, a check that does not return is reported."""
 
 
 class TopicDoor:
     """Reads one topic as a member of its consumer group, together with other nodes.
 
-    One task does one thing after the other: find out where to begin, gather messages, read them, take them into the
-    store in one transaction with the places of their partitions. If it is behind, the next ones are gathered and read
-    meanwhile, and taken only if those before them were. All that is asked of the consumer happens on one thread.
+    One task does one thing after the other: find the start offsets, gather messages, read them, store them in one
+    transaction with the positions of their partitions. If it is behind, the next messages are gathered and read
+    meanwhile, and stored only if those before them were. All calls to the consumer happen on one thread.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class TopicDoor:
         self._paused_since_ms: int | None = None
         self._wait_ms = AWAY_MS[0]
         self._name = f"topic door of {config.topic}"
-        self._held: frozenset[Partition] = frozenset()  # the partitions that it had lately
-        self._in_doubt = False  # all places are to be asked again
-        self._check = 0, 0  # which one was seen at work, and since when
-        self._hanging: str | None = None  # the app whose check does not come to an end
+        self._held: frozenset[Partition] = frozenset()  # the partitions that it had last
+        self._in_doubt = False  # all positions must be read again
+        self._check = 0, 0  # which check was seen running, and since when
+        self._hanging: str | None = None  # the app whose check does not return
         tell(events.IngestMade(config=repr(config)))
 
     # Life
 
     def start(self) -> None:
-        """Begin to read; returns at once, and brokers that are away are tried for ever. Not if it is not enabled."""
+        """Begin to read, if enabled. Returns at once; brokers that do not answer are retried without end."""
         if not self.config.enabled or self._task is not None:
             return
         self._consumer.open()
@@ -117,7 +117,7 @@ class TopicDoor:
         self._tell(events.IngestStarted(topic=self.config.topic, group=self.config.group_id))
 
     async def stop(self) -> None:
-        """Read no more: what was gathered is in the store, or left for whoever reads the partition next."""
+        """Stop reading: what was gathered is in the store, or left for the next reader of the partition."""
         if self._task is None or self._patience.stopping:
             return
         self._patience.stop()
@@ -134,7 +134,7 @@ class TopicDoor:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Begin again, whatever the reason, unless it was told to stop; not in a loop that ends."""
+        """Begin again, whatever the reason, unless it was stopped or the event loop ends."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if not self._patience.stopping:
             self._tell(events.TaskFailed(part=self._name, error=repr(error)))
@@ -153,13 +153,13 @@ class TopicDoor:
             except BrokerUnavailable as error:
                 self._client.problem = self._client.problem or str(error)
                 await self._patience.pause(AWAY_MS[1])
-            except Exception as error:  # noqa: BLE001 - the door stays open, whatever it is
+            except Exception as error:  # noqa: BLE001 - the door goes on, whatever it is
                 self._tell(events.TaskFailed(part=self._name, error=repr(error)))
                 self._in_doubt = True
                 await self._patience.pause(AWAY_MS[1])
 
     async def _round(self) -> None:
-        """Know where to begin, gather, take."""
+        """Find out where to begin, gather, store."""
         self._hanging = None
         if (held := frozenset(self._consumer.held)) != self._held:
             self._held = held
@@ -173,11 +173,11 @@ class TopicDoor:
         try:
             await self._take_what_comes()
         except BaseException:
-            self._in_doubt = True  # nor was taken what was gathered behind it
+            self._in_doubt = True  # what was gathered after it was not stored either
             raise
 
     async def _take_what_comes(self) -> None:
-        """Batch by batch, for a while: while the store writes one, the next is read if it is there."""
+        """Store batch by batch, for a while: while the store writes one, the next is read if there is one."""
         batches = self._batches()
         ahead = Ahead(lambda: self._patience.call(lambda: next(batches, None)))
         while (batch := await ahead.get()) is not None:
@@ -189,9 +189,9 @@ class TopicDoor:
                 break
 
     def _batches(self) -> Iterator[Batch]:
-        """On the consumer's thread: what is there, in parts, each message read and judged.
+        """On the consumer's thread: gather what is there, in parts, and check each message.
 
-        A door that keeps up reads nothing ahead: that would take the interpreter from those who hand over.
+        A door that keeps up reads nothing ahead: that would take CPU time from handing over.
         """
         until_ms = self._clock.steady_ms() + ROUND_MS
         gathered = self._consumer.gather()
@@ -201,7 +201,7 @@ class TopicDoor:
             gathered = self._consumer.gather_more() if self._clock.steady_ms() < until_ms else []
 
     def _hang(self) -> None:
-        """Something takes long on the consumer's thread: tell, once, if it is one and the same check."""
+        """Something takes long on the consumer's thread: report it, once, if it is still the same check."""
         app, now_ms = self._wire.asked, self._clock.steady_ms()
         if app is None or self._wire.asks != self._check[0]:
             self._check = self._wire.asks, now_ms
@@ -212,22 +212,22 @@ class TopicDoor:
     # A store that is away
 
     async def _wait_for_store(self, error: SchedulerError) -> None:
-        """Messages wait in Kafka, however long it takes: none is to blame."""
+        """Wait until the store answers, however long it takes: messages wait in Kafka, none becomes a dead letter."""
         if self._paused_since_ms is None:
             self._paused_since_ms, self._wait_ms = self._clock.steady_ms(), AWAY_MS[0]
             self._tell(events.IngestPaused(topic=self.config.topic, error=str(error)))
-        self._in_doubt = True  # so that the store is asked before anything goes on
+        self._in_doubt = True  # so that the positions are read before reading goes on
         await self._patience.call(self._consumer.stay)
         await self._patience.pause(self._wait_ms)
         self._wait_ms = min(self._wait_ms * 2, AWAY_MS[1])
 
     def _go_on(self) -> None:
-        """The store has answered: no partition is without its place."""
+        """The store has answered, and every partition has its position."""
         if self._paused_since_ms is not None:
             paused_ms, self._paused_since_ms = self._clock.steady_ms() - self._paused_since_ms, None
             self._tell(events.IngestResumed(topic=self.config.topic, paused_ms=paused_ms))
 
-    # What people look at
+    # What people see
 
     @property
     def is_running(self) -> bool:
@@ -236,20 +236,20 @@ class TopicDoor:
 
     @property
     def ready(self) -> bool:
-        """Can it read and take messages at the moment?"""
+        """Can it read and store messages at the moment?"""
         return self.problem is None
 
     @property
     def problem(self) -> str | None:
         """Why it cannot."""
         if not self.is_running:
-            return "the door does not run"
+            return "the door is not running"
         if self._hanging is not None:
-            return f"the check of app {self._hanging!r} does not come to an end"
+            return f"the check of app {self._hanging!r} does not return"
         if self._client.problem is not None:
             return self._client.problem
         if self._paused_since_ms is not None:
-            return "the store takes nothing at the moment"
+            return "the store takes no messages at the moment"
         if not self._consumer.joined:
             return f"not yet a member of the group {self.config.group_id!r}"
         waiting = [share.partition.number for share in list(self._consumer.held.values()) if not share.fetching]
@@ -257,7 +257,7 @@ class TopicDoor:
 
     @property
     def metrics(self) -> dict[str, int]:
-        """What has become of messages since the start, and how many idempotency keys the store remembers."""
+        """What happened to messages since the start, and how many idempotency keys the store remembers."""
         return {
             **self._taker.counts,
             "messagesSentToDLQ": self._letters.sent,

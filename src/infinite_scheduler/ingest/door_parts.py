@@ -1,4 +1,4 @@
-"""What those who work behind a topic door share."""
+"""What the parts of a topic door share."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from infinite_scheduler.store.inbox import Inbox
 
 
 class DoorParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one door: whoever works there takes what it needs of them."""
+    """The common parts of one door."""
 
     config: KafkaIngestConfig
     inbox: Inbox

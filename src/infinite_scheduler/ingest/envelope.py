@@ -1,4 +1,4 @@
-"""The message that asks for a job, as programs write it to a topic."""
+"""The message that requests a job, as programs write it to a topic."""
 
 import uuid
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from infinite_scheduler.model import Priority
 from infinite_scheduler.policy.calendar import parse_moment
 
 Moment = datetime | date | str | int | Mapping[str, Any]
-"""A moment as messages carry it: a datetime, ISO text, epoch milliseconds, or Java's fields."""
+"""A time in a message: a datetime, ISO text, epoch milliseconds, or Java's fields."""
 
-_ANY_ZONE: Final = ZoneInfo("UTC")  # a moment can be read in one zone if it can in another
+_ANY_ZONE: Final = ZoneInfo("UTC")  # whether a time can be read does not depend on the zone
 _NAMES: Final = {
     "app_name": "appName",
     "scheduled_time": "scheduledTime",
@@ -29,11 +29,11 @@ _NAMES: Final = {
 
 
 class ScheduleJobRequest:
-    """Asks for one job: write `to_json()` to a topic that a scheduler reads.
+    """Requests one job: write `to_json()` to a topic that a scheduler reads.
 
-    A datetime with a zone is written with it, and means the same moment everywhere. One without is written without, and
-    the scheduler takes it as one in its own zone. All fields can be set; what cannot be read is refused at once, and
-    again when the message is written.
+    A datetime with a zone is written with it, and means the same moment everywhere. One without a zone is written
+    without, and the scheduler reads it in its own zone. All fields can be set; values that cannot be read are refused
+    at once, and again when the message is written.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ScheduleJobRequest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The request that a message carries; fields that nobody knows are left out."""
+        """The request in a message; unknown fields are ignored."""
         try:
             message = msgspec.json.decode(text, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The one gate: calls that come at the same time share a transaction."""
+"""Accepts jobs: concurrent calls share a transaction."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.store.accepting import Accepting
 
 SHARED = 5000
-"""Calls share a transaction until it has this many jobs: at random moments, few would share a page of the database."""
+"""Calls share a transaction up to this many jobs: more, at random times, would hardly share a page of the database."""
 
 
 class Call(msgspec.Struct):
@@ -24,7 +24,7 @@ class Call(msgspec.Struct):
 
 
 class Intake:
-    """Commits jobs, all or none of each call, as many calls at a time as have gathered meanwhile."""
+    """Commits jobs, all or none of each call, with as many calls at a time as have arrived meanwhile."""
 
     def __init__(self, store: Accepting, tell: Observer, shared: int = SHARED) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Intake:
         self._task: asyncio.Task[None] | None = None
 
     async def accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
-        """Durable on return."""
+        """Accept jobs. Durable on return."""
         if not specs:
             return ()
         call = Call(specs, asyncio.get_running_loop().create_future())
@@ -44,7 +44,7 @@ class Intake:
         return await call.answer
 
     async def close(self) -> None:
-        """Let what has come in be committed."""
+        """Commit what has come in."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -72,7 +72,7 @@ class Intake:
                 return
             for call in calls:
                 await self._commit([call])
-        except Exception as error:  # noqa: BLE001 - it belongs to those who called
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             _refuse(calls, error)
         except BaseException:
             for call in (*calls, *self._calls):
@@ -100,7 +100,7 @@ def _refuse(calls: Sequence[Call], error: Exception) -> None:
 
 
 def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
-    """What watchers are told of accepted jobs: one event an app."""
+    """What observers are told about accepted jobs: one event per app."""
     apps = {spec.app for spec in specs}
     if len(apps) == 1:
         return [_accepted(specs[0].app, specs, answers)]

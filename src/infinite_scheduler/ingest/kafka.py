@@ -1,4 +1,4 @@
-"""How jobs come from a Kafka topic: every option, its default, and what is refused."""
+"""How jobs come from a Kafka topic: every option, its default, and its allowed values."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,25 +13,25 @@ from infinite_scheduler.kafka.options import KafkaOptions, Value
 _LONGEST_GROUP: Final = 255
 _RESETS: Final = ("earliest", "latest")
 _MOST_RETRIES: Final = 10
-"""The last wait is then 100 s: a message that is to blame holds its partitions up for so long."""
+"""The last wait is then 100 s: a message that cannot be stored delays its partitions for that long."""
 
 
 class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Which topic jobs are read from, and how; shown without secrets.
+    """The topic that jobs are read from, and how; printed without secrets.
 
-    `zone` is the one of a scheduledTime that names none; without it, that of the node. `properties` are librdkafka's.
+    `zone` is for a scheduledTime without a zone; the default is that of the node. `properties` are librdkafka's.
     """
 
     bootstrap_servers: str = "localhost:9092"
     topic: str = "scheduler.jobs.ingest"
-    dlq_topic: str | None = "scheduler.jobs.dlq"  # None: dead letters are in the store alone
+    dlq_topic: str | None = "scheduler.jobs.dlq"  # None: dead letters are only in the store
     group_id: str = "infinite-scheduler-ingest"
-    max_poll_records: int = 500  # at most so many messages are asked for at once
-    poll_timeout_ms: int = 1000  # so long one poll waits for messages
+    max_poll_records: int = 500  # at most this many messages are requested at once
+    poll_timeout_ms: int = 1000  # how long one poll waits for messages
     enable_auto_commit: bool = False
-    max_retries: int = 3  # after 200, 400, 800 ms: for what may pass
+    max_retries: int = 3  # of temporary errors: after 200, 400, 800 ms
     enabled: bool = True
-    auto_offset_reset: str = "earliest"  # where a group begins that has read nothing yet
+    auto_offset_reset: str = "earliest"  # where a new group begins
     zone: str | None = None
     properties: Mapping[str, Value] = {}
 
@@ -41,7 +41,9 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.dlq_topic is not None:
             check_topic(self.dlq_topic, "dlq_topic", "; or None for none")
             if self.dlq_topic == self.topic:
-                raise ConfigError(f"dlq_topic and topic are both {self.topic!r}: dead letters would come back for ever")
+                raise ConfigError(
+                    f"dlq_topic and topic are both {self.topic!r}: dead letters would be read again; use two names"
+                )
         if not isinstance(self.group_id, str) or not self.group_id.strip():  # type: ignore[redundant-expr]
             raise ConfigError(f"group_id is {self.group_id!r}; expected the name of a consumer group")
         if len(self.group_id) > _LONGEST_GROUP:
@@ -56,8 +58,8 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_flag("enabled", self.enabled)
         if self.enable_auto_commit:
             raise ConfigError(
-                "enable_auto_commit is True; expected False: how far the topic was read is kept with the jobs, in one "
-                "transaction, and an offset that Kafka commits by itself would lose what was not accepted yet"
+                "enable_auto_commit is True; expected False: the position is stored with the jobs, in one transaction, "
+                "and an offset that Kafka commits by itself would lose messages that were not accepted yet"
             )
         if self.auto_offset_reset not in _RESETS:
             raise ConfigError(f"auto_offset_reset is {self.auto_offset_reset!r}; expected 'earliest' or 'latest'")
@@ -65,12 +67,12 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> KafkaOptions:
-        """How to connect."""
+        """The connection options."""
         return KafkaOptions(self.bootstrap_servers, self.properties)
 
     @property
     def zone_info(self) -> ZoneInfo | None:
-        """The zone of times that name none, if this topic has one of its own."""
+        """The zone of times without one, if this topic has a zone of its own."""
         if self.zone is None:
             return None
         try:
@@ -80,7 +82,7 @@ class KafkaIngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What may be logged: all of it, secrets masked."""
+        """What may be logged: everything, with secrets masked."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "properties"}
         masked = self.options.shown
         fields["bootstrap_servers"] = masked.pop("bootstrap.servers")

@@ -1,4 +1,4 @@
-"""Looks after what changes seldom at a topic door: brokers, the topic itself, lag, how many keys are remembered."""
+"""Watches what changes rarely at a topic door: brokers, the topic itself, lag, the number of remembered keys."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,7 +16,7 @@ KEYS_MS: Final = 60_000
 
 
 class Lookout:
-    """Tells what has changed, once."""
+    """Reports what has changed, once."""
 
     def __init__(self, parts: DoorParts) -> None:
         self._topic, self._inbox = parts.config.topic, parts.inbox
@@ -26,12 +26,12 @@ class Lookout:
         self._held: tuple[int, ...] = ()
         self._away_since_ms: int | None = None
         self._well_since_ms: int | None = None
-        self._last_ms = {"probe": parts.clock.steady_ms()}  # a node that has just begun has yet to join its group
+        self._last_ms = {"probe": parts.clock.steady_ms()}  # a node that has just started still has to join its group
         self._errand: asyncio.Task[None] | None = None
         self.live_keys = 0
 
     async def look(self) -> None:
-        """Between two gatherings."""
+        """Look, between two gatherings."""
         consumer = self._consumer
         self._tell_held(tuple(sorted(partition.number for partition in consumer.held)))
         if self._client.problem is None and consumer.joined:
@@ -48,7 +48,7 @@ class Lookout:
                 self._go(self._look_at_topic)
 
     async def stop(self) -> None:
-        """Leave errands undone."""
+        """Cancel the look in progress."""
         if self._errand is not None:
             self._errand.cancel()
             await asyncio.gather(self._errand, return_exceptions=True)
@@ -59,7 +59,7 @@ class Lookout:
             self._tell(events.PartitionsHeld(topic=self._topic, partitions=held))
 
     def _tell_problem(self, problem: str | None) -> None:
-        """Told once, however a broker that starts stumbles: it is back when it has been for a while."""
+        """Report a problem once, even if a starting broker comes and goes: it is over after a while without it."""
         now_ms = self._clock.steady_ms()
         well = problem is None and self._consumer.joined
         self._well_since_ms = (self._well_since_ms or now_ms) if well else None
@@ -79,14 +79,14 @@ class Lookout:
         return True
 
     def _go(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do it beside the door's own work."""
+        """Run it in parallel to the door's own work."""
         self._errand = asyncio.create_task(self._run(errand), name=f"lookout of {self._topic}")
 
     async def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await errand()
         except SchedulerError:
-            return  # what is wrong with the store or the brokers is told by those who cannot do without
+            return  # problems of the store or the brokers are reported by the parts that depend on them
         except Exception as error:  # noqa: BLE001 - the door goes on
             self._tell(events.TaskFailed(part=f"lookout of {self._topic}", error=repr(error)))
 
@@ -94,7 +94,7 @@ class Lookout:
         self.live_keys = await self._inbox.live_keys()
 
     async def _look_at_topic(self) -> None:
-        """Begin with a new client if the topic was made anew: librdkafka goes on with the old one."""
+        """Begin with a new client if the topic was deleted and created again: librdkafka stays with the old one."""
         topic_id = await self._watch.topic_id()
         known = {share.topic_id for share in list(self._consumer.held.values())} - {None}
         if topic_id is not None and known and topic_id not in known:

@@ -9,17 +9,17 @@ import msgspec
 from infinite_scheduler.errors import InvalidPayload
 
 MAX_PAYLOAD: Final = 1024 * 1024
-MAX_DEPTH: Final = 100  # of lists and objects: far below where decoders give up
+MAX_DEPTH: Final = 100  # of lists and objects: far below the limits of decoders
 
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
-    """The data as JSON that decodes to the very same data; only a tuple comes back as a list."""
+    """The data as JSON that decodes to equal data; only a tuple comes back as a list."""
     try:
         payload = msgspec.json.encode(data)
         same = msgspec.json.decode(payload) == data
-    except Exception:  # noqa: BLE001 - objects may raise anything here; what is wrong with them is found out next
+    except Exception:  # noqa: BLE001 - objects may raise anything here; the cause is searched for next
         payload, same = b"", False
     if same is not True:
         data = _plain(data, "data", 0)
@@ -30,7 +30,7 @@ def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
 
 
 def as_bytes(payload: bytes | bytearray | memoryview) -> bytes:
-    """The payload, if it is bytes in any form."""
+    """The payload as bytes, given as any kind of bytes."""
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidPayload(f"the payload is {_article(payload)}: use bytes of JSON, or pass it as data")
     return bytes(payload)
@@ -53,7 +53,7 @@ def read_payload(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except msgspec.MsgspecError as error:
-        raise InvalidPayload(f"the payload is no JSON that can be read: {error}") from None
+        raise InvalidPayload(f"the payload is not valid JSON: {error}") from None
     _check_depth(payload, data)
     return data
 
@@ -61,13 +61,13 @@ def read_payload(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Any:
 def _check_size(payload: bytes, max_payload: int) -> None:
     if len(payload) > max_payload:
         raise InvalidPayload(
-            f"the payload has {len(payload)} bytes, and at most {max_payload} are allowed: send less, such as a "
+            f"the payload has {len(payload)} bytes, but at most {max_payload} are allowed: send less, such as a "
             "reference to the data, or raise the setting limits.payload"
         )
 
 
 def _check_depth(payload: bytes, data: Any) -> None:
-    """Refuse what is nested too deeply; few payloads have so many brackets that it must be looked into."""
+    """Refuse data that is nested too deeply; few payloads have so many brackets that they must be checked."""
     if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
         return
     level = [data]
@@ -89,7 +89,7 @@ def _too_deep() -> InvalidPayload:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    """The value in JSON's own types, or a refusal that names the place of what has no exact form in JSON."""
+    """The value in JSON's own types, or an error that names the path of a value that has no exact form in JSON."""
     if depth > MAX_DEPTH:
         raise _too_deep()
     match value:
@@ -116,7 +116,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise InvalidPayload(
-            f"{path} has the key {key!r}, which is {_article(key)}: JSON has only text as keys, use str()"
+            f"{path} has the key {key!r}, which is {_article(key)}: JSON allows only text as keys, use str()"
         )
     return _text(key, f"a key of {path}")
 
@@ -125,7 +125,7 @@ def _text(value: str, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidPayload(f"{path} has half of a surrogate pair in it, which is no text: {value!a:.60}") from None
+        raise InvalidPayload(f"{path} contains half of a surrogate pair, which is not text: {value!a:.60}") from None
     return str.__str__(value)
 
 

@@ -1,4 +1,4 @@
-"""Finds out where to begin in the partitions that the group gives to this node."""
+"""Finds the start offsets of the partitions that the group assigns to this node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,17 +13,17 @@ from infinite_scheduler.observe.events import PlaceDiffers, PlacesOvertaken
 from infinite_scheduler.store.inbox import Move, Place, Source
 
 LOOK_MS: Final = 5000
-"""How soon a place that an operator has set counts, at the latest."""
+"""After at most this long a position set by an operator takes effect."""
 
 REST_MS: Final = 1000
-"""How often a place moves over what is no message, at most: each time costs a transaction."""
+"""How often, at most, a position moves over records that are not messages: each time costs a transaction."""
 
 MARGIN_MS: Final = 300_000
-"""How far the clocks of brokers, senders and the store may be apart, where only moments tell what was read."""
+"""How much the clocks of brokers, senders and the store may differ, where only times tell what was read."""
 
 
 class Placer:
-    """Asks the store how far the group has come, and Kafka where the store knows nothing."""
+    """Asks the store how far the group has read, and Kafka if the store has no position."""
 
     def __init__(self, parts: DoorParts) -> None:
         self._config, self._inbox = parts.config, parts.inbox
@@ -33,7 +33,7 @@ class Placer:
         self._looked_ms = self._passed_ms = parts.clock.steady_ms()
 
     async def place(self) -> None:
-        """Give every partition its place; durable before anything of it is read, so that it counts after a crash too.
+        """Give every partition its position, durably before anything is read, so that it counts after a crash too.
 
         Raises StoreUnavailable or BrokerUnavailable: then some have none yet.
         """
@@ -51,7 +51,7 @@ class Placer:
             try:
                 await self._patience.wait_for(self._inbox.reset(moves))
             except PlacesMoved:
-                return  # another node was quicker: look again
+                return  # another node was faster: look again
         for share, begin in starts.items():
             if begin.told is not None and (share.is_new or not isinstance(begin.told, PlaceDiffers)):
                 self._tell(begin.told)
@@ -60,7 +60,7 @@ class Placer:
         self._consumer.commit({share.partition: begin.offset for share, begin in starts.items()})
 
     async def _look_again(self) -> None:
-        """Be in doubt about places that an operator has set: while no message comes, nothing else would tell."""
+        """Doubt positions that an operator may have set: while no message comes, nothing else would show it."""
         now_ms = self._clock.steady_ms()
         if not self._consumer.held or now_ms - self._looked_ms < LOOK_MS:
             return
@@ -73,7 +73,7 @@ class Placer:
             await self._overtaken(moved)
 
     async def _pass_rest(self) -> None:
-        """Move places over what is no message at the end of partitions: it would count as waiting for ever."""
+        """Move positions over records at the end of partitions that are not messages: they would be lag forever."""
         now_ms = self._clock.steady_ms()
         rests = {share: rest for share in list(self._consumer.held.values()) if (rest := share.skippable) is not None}
         if not rests or now_ms - self._passed_ms < REST_MS:
@@ -100,10 +100,10 @@ class Placer:
     def _starts(
         self, shares: Sequence[AssignedPartition], known: Mapping[int, Place], topic_id: str | None
     ) -> tuple[dict[AssignedPartition, Start], Sequence[Start]]:
-        """On the consumer's thread: where to begin in each of these that still is ours.
+        """On the consumer's thread: where to begin in each of these that is still assigned.
 
-        A new group that begins at the end does so in the partitions of all nodes at once: one without a place was added
-        later, and is read from its beginning.
+        A new group that begins at the end does so in the partitions of all nodes at once: a partition without a
+        position was added later, and is read from its beginning.
         """
         shares = [share for share in shares if self._consumer.holds(share)]
         committed = self._client.committed([share.partition for share in shares]) if shares else {}

@@ -1,4 +1,4 @@
-"""Where to begin in a partition: what the store says counts, before what Kafka says."""
+"""Where to begin in a partition: the store's position counts before Kafka's committed offset."""
 
 import shlex
 from typing import Final
@@ -13,19 +13,19 @@ EARLIEST: Final = "earliest"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a partition when it is given to this node."""
+    """What is known about a partition when it is assigned to this node."""
 
     source: Source
     place: Place | None  # the store's
     committed: Committed | None = None
-    topic_id: str | None = None  # None: the broker does not tell
-    bounds: tuple[int, int] | None = None  # its earliest offset and its end, where it was asked
-    is_known: bool = False  # the group has a place in the topic, or an offset in Kafka, in whatever partition
-    resume: int | None = None  # of a topic that ends before the place: the first message that may be unread
+    topic_id: str | None = None  # None: the broker does not say
+    bounds: tuple[int, int] | None = None  # its earliest offset and its end, if they were asked for
+    is_known: bool = False  # the group has a position in the topic, or an offset in Kafka, in any partition
+    resume: int | None = None  # if the topic ends before the position: the first message that may be unread
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to begin, what the store must remember of it, and what people should know."""
+    """Where to begin, what the store must record, and what people should know."""
 
     offset: int
     topic_id: str | None
@@ -34,7 +34,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_anew(facts: Facts) -> bool:
-    """Was the topic deleted and made anew since the group read it?"""
+    """Was the topic deleted and created again since the group read it?"""
     place = facts.place
     return (
         place is not None
@@ -45,22 +45,22 @@ def is_anew(facts: Facts) -> bool:
 
 
 def needs_bounds(facts: Facts, *, astray: bool) -> bool:
-    """Does it take a question to the broker to know where to begin?"""
+    """Must the broker be asked to know where to begin?"""
     return astray or is_anew(facts) or (facts.place is None and facts.committed is None)
 
 
 def ends_before_place(facts: Facts) -> bool:
-    """Has the topic lost messages that the group had read? So it is after a leader that was behind, or a backup."""
+    """Has the topic lost messages that the group had read? So it is after an unclean leader election or a restore."""
     place, bounds = facts.place, facts.bounds
     return place is not None and bounds is not None and not is_anew(facts) and place.next > bounds[1]
 
 
 def start(facts: Facts, reset: str) -> Start:
-    """Where to begin: the place in the store, else Kafka's committed offset, else where the group wants to.
+    """Where to begin: the position in the store, else Kafka's committed offset, else where the configuration says.
 
-    A place that the topic does not have, because its messages are gone or it was made anew, leads to its earliest. So
-    does a partition that was added after the group had begun. A topic that ends before the place has lost its newest
-    messages: it is read from a little before the moment of the place.
+    A position that the topic does not have, because its messages are gone or it was created again, leads to its
+    earliest offset. So does a partition that was added after the group had begun. A topic that ends before the position
+    has lost its newest messages: it is read from a little before the time of the position.
     """
     place, bounds = facts.place, facts.bounds
     topic_id = facts.topic_id or (place.topic_id if place is not None else None)
@@ -99,7 +99,7 @@ def start(facts: Facts, reset: str) -> Start:
     elif bounds is not None:
         offset = bounds[0] if reset == EARLIEST or facts.is_known else bounds[1]
     else:
-        raise ValueError(f"{facts.source} has no place, and its bounds are not known")
+        raise ValueError(f"{facts.source} has no position, and its bounds are not known")
     seen = place.next if place is not None else None
     same = place is not None and seen == offset and place.topic_id == topic_id
     move = None if same else Move(source=facts.source, seen=seen, next=offset, topic_id=topic_id)
@@ -111,15 +111,15 @@ def _offset(committed: Committed | None) -> int | None:
 
 
 def _is_strange(committed: Committed, place: int) -> bool:
-    """Should somebody know that Kafka's offset is another than the store's?
+    """Should people know that Kafka's offset differs from the store's position?
 
     What this program committed may lag behind after a crash, since Kafka is told last. It is never ahead, unless the
-    store has forgotten something.
+    store has lost something.
     """
     return committed.offset > place or (committed.offset < place and not committed.ours)
 
 
 def _reset_command(source: Source, offset: int) -> str:
-    """What an operator runs who wants Kafka's offset to count."""
+    """The command for an operator who wants Kafka's offset to count."""
     where = f"{source.topic}:{source.partition}={offset}"
     return f"infinite-scheduler ingest offsets --group {shlex.quote(source.group)} --reset {where}"

@@ -1,4 +1,4 @@
-"""Dead letters tried again: read by the rules of today, and made a job if they have become good."""
+"""Replays dead letters: read by the current rules, and accepted as jobs if they are valid now."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,16 +16,16 @@ from infinite_scheduler.store.inbox import DeadLetter, Inbox
 
 _ENVELOPE: Final = ("appName", "scheduledTime", "jobData")
 _FAR_APART: Final = (ZoneInfo("UTC"), ZoneInfo("Etc/GMT+12"))
-"""Two zones that never agree: a time that is one moment in both names its own."""
+"""Two zones that never agree: a time that is the same moment in both has a zone of its own."""
 
 _read: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Replayer:
-    """Makes jobs of dead letters.
+    """Turns dead letters into jobs.
 
-    Times that name no zone are in that of `zones`, by group and topic, else in `zone`; without either, such a letter is
-    refused: another zone would be another moment.
+    Times without a zone are read in that of `zones`, by group and topic, else in `zone`; without either, such a letter
+    is refused: another zone would mean another moment.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Replayer:
         self._max_payload = max_payload
 
     async def replay(self, letter: DeadLetter, at_ms: int | None = None) -> Accepted:
-        """Accept the job that the letter asks for, at its own moment or at another one.
+        """Accept the job that the letter requests, at its own time or at another one.
 
-        Raises InvalidRequest with the reason when it is still bad: then it stays what it is.
+        Raises InvalidRequest with the reason if it is still invalid: then the letter stays unchanged.
         """
         value = letter.value
         if at_ms is not None and value is not None:
@@ -59,8 +59,8 @@ class Replayer:
             raise
         except SchedulerError:
             raise
-        except Exception as error:  # noqa: BLE001 - a handler that looks at the data may raise anything
-            raise InvalidRequest(f"the handler could not look at it: {type(error).__name__}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - a handler's check may raise anything
+            raise InvalidRequest(f"the handler could not check it: {type(error).__name__}: {error}") from None
         return await self._inbox.replay(letter.id, spec)
 
     def _spec(self, letter: DeadLetter, value: bytes | None) -> JobSpec:
@@ -72,7 +72,7 @@ class Replayer:
         if spec.scheduled_ms != other.scheduled_ms:
             raise InvalidTime(
                 f"its time has no zone, and the configuration has no topic {source.topic!r} that is read by group "
-                f"{source.group!r}: say the zone with --zone NAME, or another moment with --at or --in"
+                f"{source.group!r}: give the zone with --zone NAME, or another time with --at or --in"
             )
         return spec
 
@@ -80,7 +80,7 @@ class Replayer:
         return Wire(self._handlers, zone, self._max_payload).spec(value, lambda: trace_id(letter.headers))
 
     def _retimed(self, value: bytes, at_ms: int) -> bytes:
-        """The same message with another moment; what cannot be read stays as it is, and is refused as it is."""
+        """The message with another time; one that cannot be read is returned unchanged, and refused later."""
         text = msgspec.Raw(msgspec.json.encode(moment(at_ms).isoformat(timespec="milliseconds")))
         try:
             message = _read(value)
@@ -97,7 +97,7 @@ class Replayer:
 
 
 def _adopts(handler: Handler, data: Mapping[str, Any]) -> bool:
-    """Is it the data of a job of this handler, if only it had a moment?"""
+    """Would it be data for this handler, if it had a time?"""
     try:
         return handler.adopt(data) is not None
     except InvalidPayload:
@@ -108,5 +108,5 @@ def _cut(letter: DeadLetter) -> str:
     source = letter.source
     return (
         f"the store could not take {letter.cut_bytes:,} bytes of the message: read it at offset {letter.offset} of "
-        f"partition {source.partition} of topic {source.topic!r}, as long as that has it, and send it again"
+        f"partition {source.partition} of topic {source.topic!r}, as long as the topic has it, and send it again"
     )

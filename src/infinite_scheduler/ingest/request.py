@@ -18,7 +18,7 @@ MAX_TEXT: Final = 200
 MAX_TAGS: Final = 16
 MAX_TAG: Final = 64
 
-# Control characters break log lines, and PostgreSQL keeps no NUL; half of a surrogate pair has no place in UTF-8.
+# Control characters break log lines, and PostgreSQL cannot store NUL; half of a surrogate pair is not valid UTF-8.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 _FIELDS: Final = ("at", "data", "priority", "idempotency_key", "request_id", "job_name", "group", "tags")
@@ -45,14 +45,13 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
 ) -> JobSpec:
     """A job as a store accepts it, or an `InvalidRequest` that says what to change.
 
-    Either `data`, which is written as JSON and must come back from it unchanged, or `payload`, which is JSON already
-    and kept byte for byte. `absolute` tells whether the caller asked for a moment or for a delay: a delay that is asked
-    for again under the same idempotency key leads to another moment, and still is the same request. `check` may refuse
-    the data.
+    Either `data`, which is encoded as JSON and must decode to equal data, or `payload`, which is JSON already and kept
+    byte for byte. `absolute` says whether the caller gave a time or a delay: a delay that is repeated with the same
+    idempotency key leads to another time, but is still the same request. `check` may refuse the data.
     """
     check_app_name(app)
     if type(scheduled_ms) is not int or not 0 <= scheduled_ms <= MAX_DUE_MS:
-        raise InvalidTime(f"the moment {_shown(scheduled_ms)} is out of range: use one from 1970 to the year 9999")
+        raise InvalidTime(f"the time {_shown(scheduled_ms)} is out of range: use one in the years 1970 to 9999")
     if payload is None:
         payload = encode_data(data, max_payload)
         data = (
@@ -66,7 +65,9 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
     if check is not None:
         check(data)
     if idempotency_key == "":
-        raise InvalidRequest("idempotency_key is empty: leave it out, or use a text that repeats of the request share")
+        raise InvalidRequest(
+            "idempotency_key is empty: leave it out, or use the same text for all repeats of the request"
+        )
     return JobSpec(
         app=app,
         scheduled_ms=scheduled_ms,
@@ -82,15 +83,15 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
 
 
 def digest(data: Any, scheduled_ms: int | None) -> bytes:
-    """What must be the same when an idempotency key comes again: the data, and the moment if one was asked for."""
+    """What must be equal when an idempotency key is used again: the data, and the time if one was given."""
     moment = b"" if scheduled_ms is None else b"at" + scheduled_ms.to_bytes(8, "big")
-    return hashlib.blake2b(_encode_sorted(data), digest_size=16, person=moment).digest()  # however it was written
+    return hashlib.blake2b(_encode_sorted(data), digest_size=16, person=moment).digest()  # independent of formatting
 
 
 def parse_line(line: bytes | str, *, app: str, now_ms: int, zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> JobSpec:
-    """Read one line of a file of jobs: a JSON object with `at`, `data` and whatever else a job may have.
+    """Read one line of a file of jobs: a JSON object with `at`, `data` and the optional fields of a job.
 
-    The bytes of `data` are kept as they stand in the line.
+    The bytes of `data` are kept as they are in the line.
     """
     fields = _fields(line)
     for name in fields:
@@ -115,7 +116,7 @@ def _fields(line: bytes | str) -> dict[str, msgspec.Raw]:
     try:
         return _decode_line(line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(f"not a line that can be read: {error}; use one JSON object a line") from None
+        raise InvalidRequest(f"the line cannot be read: {error}; use one JSON object per line") from None
 
 
 def _value(name: str, raw: msgspec.Raw) -> Any:
@@ -127,7 +128,7 @@ def _value(name: str, raw: msgspec.Raw) -> Any:
 
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name[:MAX_TEXT], _FIELDS, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_FIELDS)}"
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(_FIELDS)}"
 
 
 def _priority(value: object) -> Priority:
@@ -147,7 +148,7 @@ def _text(name: str, value: object, limit: int = MAX_TEXT) -> str | None:
     if len(value) > limit:
         raise InvalidRequest(f"{name} has {len(value)} characters: use at most {limit}")
     if not (value.isascii() and value.isprintable()) and _UNFIT.search(value):
-        raise InvalidRequest(f"{name} {_shown(value)} has a character that cannot be kept: use printable text")
+        raise InvalidRequest(f"{name} {_shown(value)} has a character that cannot be stored: use printable text")
     return value if type(value) is str else str.__str__(value)
 
 
@@ -166,7 +167,7 @@ def _tags(tags: object) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    """What was given, short enough for a message."""
+    """The given value, short enough for a message."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str | int | float | None):

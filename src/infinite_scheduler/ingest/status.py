@@ -1,4 +1,4 @@
-"""How far topics are read, whether they can be, and how to set that by hand: what operators ask of a topic door."""
+"""How far topics are read, whether they can be read, and how to set positions by hand: a topic door for operators."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 _RESET: Final = re.compile(r"(?P<topic>[^:=]+)(?::(?P<partition>[0-9]{1,9}))?=(?P<where>.+)", re.DOTALL)
-_EXPECTED: Final = "TOPIC=WHERE or TOPIC:PARTITION=WHERE, where it is earliest, latest, an offset or a moment"
+_EXPECTED: Final = "TOPIC=WHERE or TOPIC:PARTITION=WHERE; WHERE is earliest, latest, an offset or a time"
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,19 +32,19 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next(self) -> int | None:
-        """The offset that is read next, as far as anybody has said so."""
+        """The offset that is read next, if known."""
         return self.committed if self.place is None else self.place
 
     @property
     def lag(self) -> int | None:
-        """How many messages are yet to be read."""
+        """How many messages are still to be read."""
         if self.end is None or self.earliest is None:
             return None
         return max(0, self.end - max(self.next or 0, self.earliest))
 
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic, the group that reads it, and what keeps it from being read."""
+    """A topic, the group that reads it, and what prevents reading."""
 
     topic: str
     group: str
@@ -52,7 +52,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     dlq_topic: str | None = None
     brokers: Sequence[str] = ()
     state: str | None = None  # of the group
-    members: Sequence[str] | None = None  # who holds partitions of it; None: the brokers do not tell
+    members: Sequence[str] | None = None  # the nodes with partitions of it; None: the brokers do not say
     partitions: Sequence[PartitionStatus] = ()
     letters: Mapping[str, int] = {}  # dead letters by state
     problems: Sequence[str] = ()
@@ -65,14 +65,14 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int | None:
-        """How many messages are yet to be read, over all partitions."""
+        """How many messages are still to be read, in all partitions."""
         lags = [partition.lag for partition in self.partitions]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if known and len(known) == len(lags) else None
 
 
 async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
-    """One look at a topic from outside, at the store and at the brokers. That no broker answers is part of it."""
+    """Look at a topic from outside, in the store and at the brokers. That no broker answers is part of the result."""
     places = {place.source.partition: place for place in await inbox.places(config.group_id, config.topic)}
     counts = await inbox.letter_counts()
     disabled = "this configuration has enabled = false for it: nodes that use it do not read it"
@@ -119,7 +119,7 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
 
 
 def _missing(topics: Mapping[str, TopicInfo], status: TopicStatus) -> tuple[list[str], list[str]]:
-    """What is wrong with the topic, and with that of its dead letters: those are safe in the store meanwhile."""
+    """What is wrong with the topic, and with the topic of its dead letters, which are safe in the store meanwhile."""
     problems: list[str] = []
     notes = list(status.notes)
     for name, told in ((status.topic, problems), (status.dlq_topic, notes)):
@@ -128,42 +128,44 @@ def _missing(topics: Mapping[str, TopicInfo], status: TopicStatus) -> tuple[list
         info = topics.get(name)
         if info is None:
             command = f"infinite-scheduler topics create --topic {name}"
-            told.append(f"topic {name!r} does not exist on {status.servers}: make it ({command}), or correct its name")
+            told.append(
+                f"topic {name!r} does not exist on {status.servers}: create it ({command}), or correct its name"
+            )
         elif info.problem is not None:
             told.append(info.problem)
     return problems, notes
 
 
 def _unread(topic: str, group: str, partitions: Sequence[int], readers: Group) -> list[str]:
-    """Partitions that nobody holds: their messages wait, whoever else is in the group."""
+    """Partitions that no node reads: their messages wait, whatever other members the group has."""
     left = [partition for partition in partitions if partition not in readers.held(topic)]
     if not left:
         return []
     if "rebalanc" in readers.state:
-        return [f"the group {group!r} shares its partitions out at the moment: look again in some seconds"]
+        return [f"the group {group!r} is rebalancing: look again in a few seconds"]
     start = "start a node (infinite-scheduler serve)"
     if not readers.members:
-        return [f"nobody reads topic {topic!r} in the group {group!r}: {start}"]
+        return [f"no node reads topic {topic!r} in the group {group!r}: {start}"]
     if len(left) == len(partitions):
         others = "its member reads" if len(readers.members) == 1 else f"its {len(readers.members)} members read"
-        first = f"nobody reads topic {topic!r} in the group {group!r}: {others} other topics, or nothing yet"
+        first = f"no node reads topic {topic!r} in the group {group!r}: {others} other topics, or nothing yet"
         return [f"{first}; {start} whose configuration names this topic"]
     numbers = ", ".join(str(partition) for partition in left)
-    return [f"nobody in the group {group!r} reads partition {numbers} of topic {topic!r}: look again in some seconds"]
+    return [f"no node in the group {group!r} reads partition {numbers} of topic {topic!r}: look again in a few seconds"]
 
 
 def _oddities(
     topic: str, partitions: Sequence[PartitionStatus], places: Mapping[int, Place], topic_id: str | None
 ) -> list[str]:
-    """What people should know although it stops nothing."""
+    """What people should know although it prevents nothing."""
     notes = []
     former = {place.topic_id for place in places.values()} - {None, topic_id}
     if topic_id is not None and former:
-        notes.append(f"topic {topic!r} was made anew since it was read last: a node begins at its earliest offset")
+        notes.append(f"topic {topic!r} was created again since it was last read: a node begins at its earliest offset")
     elif lost := [each for each in partitions if _is_lost(each)]:
         numbers = ", ".join(str(each.partition) for each in lost)
         notes.append(
-            f"the place of partition {numbers} is none that topic {topic!r} has: a node goes on at the earliest offset"
+            f"topic {topic!r} does not have the position of partition {numbers}: a node goes on at the earliest offset"
         )
     return notes
 
@@ -195,7 +197,7 @@ def _partition(
 
 
 class Reset(NamedTuple):
-    """A wish to read a topic from somewhere else: earliest, latest, an offset, or the first message at a moment."""
+    """A request to read a topic from somewhere else: earliest, latest, an offset, or the first message at a time."""
 
     topic: str
     partition: int | None  # None: all of them
@@ -212,16 +214,16 @@ class Change(NamedTuple):
 
     @property
     def again(self) -> int:
-        """How many messages are read again; below 0: how many are passed over."""
+        """How many messages are read again; negative: how many are skipped."""
         seen = self.earliest if self.move.seen is None else min(max(self.move.seen, self.earliest), self.end)
         return seen - self.move.next
 
 
 def parse_reset(text: str, zone: ZoneInfo) -> Reset:
-    """Read a wish such as `SMS_Retry:3=earliest`, or raise InvalidRequest."""
+    """Read a request such as `SMS_Retry:3=earliest`, or raise InvalidRequest."""
     found = _RESET.fullmatch(text.strip())
     if found is None:
-        raise InvalidRequest(f"{text!r} says not what to reset: expected {_EXPECTED}")
+        raise InvalidRequest(f"cannot read --reset {text!r}: write {_EXPECTED}")
     topic, where = found["topic"].strip(), found["where"].strip()
     partition = None if found["partition"] is None else int(found["partition"])
     if where in {EARLIEST, LATEST}:
@@ -232,13 +234,13 @@ def parse_reset(text: str, zone: ZoneInfo) -> Reset:
         return Reset(topic, partition, where, parse_moment(where, now_ms=None, zone=zone))
     except InvalidTime:
         raise InvalidRequest(
-            f"{where!r} is no place in a topic: expected earliest, latest, an offset such as 1200, or a moment such as "
-            "2030-01-31T09:00:00Z"
+            f"cannot read --reset {text!r}: {where!r} is not a position; write earliest, latest, an offset such as "
+            "1200, or a time such as 2030-01-31T09:00:00Z"
         ) from None
 
 
 async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Sequence[Change]:
-    """What has to change for this wish; nothing is changed yet, and `inbox.reset` finds out if it is outdated."""
+    """What has to change for this reset; nothing is changed yet, and `inbox.reset` notices if the plan is outdated."""
     info = (await admin.overview([wish.topic])).topics.get(wish.topic)
     if info is None:
         raise InvalidRequest(f"topic {wish.topic!r} does not exist: correct its name")
@@ -246,15 +248,15 @@ async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Seq
         raise BrokerUnavailable(info.problem)
     if wish.partition is not None and wish.partition not in info.partitions:
         last = max(info.partitions)
-        raise InvalidRequest(f"topic {wish.topic!r} has no partition {wish.partition}: it has 0 to {last}")
+        raise InvalidRequest(f"topic {wish.topic!r} has no partition {wish.partition}: use one from 0 to {last}")
     wanted = info.partitions if wish.partition is None else [wish.partition]
     bounds = await admin.bounds(wish.topic, wanted)
     topic_id = await admin.topic_id(wish.topic)
     at = {} if wish.at_ms is None else await admin.offsets_at(wish.topic, wanted, wish.at_ms)
-    # places come last: the less time goes by until they are compared, the fewer plans are outdated
+    # Positions come last: the sooner they are compared, the fewer plans are outdated.
     places = {place.source.partition: place for place in await inbox.places(group, wish.topic)}
     if any(partition in places and places[partition].next > bounds[partition][1] for partition in wanted):
-        bounds = await admin.bounds(wish.topic, wanted)  # somebody read on, beyond the end that was seen
+        bounds = await admin.bounds(wish.topic, wanted)  # a node read on, beyond the end that was seen
     return [
         Change(
             Move(
@@ -270,7 +272,7 @@ async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Seq
 
 
 def _aim(wish: Reset, partition: int, bounds: tuple[int, int], at: int | None) -> int:
-    """The offset that is meant."""
+    """The offset that the reset means."""
     earliest, end = bounds
     if wish.at_ms is not None:
         return end if at is None else at
@@ -281,6 +283,6 @@ def _aim(wish: Reset, partition: int, bounds: tuple[int, int], at: int | None) -
     offset = int(wish.where)
     if not earliest <= offset <= end:
         raise InvalidRequest(
-            f"partition {partition} of topic {wish.topic!r} has no offset {offset}: it has {earliest} to {end}"
+            f"partition {partition} of topic {wish.topic!r} has no offset {offset}: use one from {earliest} to {end}"
         )
     return offset

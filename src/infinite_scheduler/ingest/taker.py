@@ -1,4 +1,4 @@
-"""Takes gathered messages into the store, and finds out which one is to blame when that fails."""
+"""Stores gathered messages, and finds the one that is the cause if that fails."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import DeadLetter
 
 FIRST_RETRY_MS: Final = 200
-"""Each wait is twice the one before."""
+"""Each wait is twice as long as the one before."""
 
-_SHOWN: Final = 20  # keys of an event
+_SHOWN: Final = 20  # keys per event
 
 
 class Taker:
-    """One batch at a time: jobs, dead letters and the places of the partitions in one transaction."""
+    """Stores one batch at a time: jobs, dead letters and the positions of the partitions in one transaction."""
 
     def __init__(self, parts: DoorParts, send: Callable[[Sequence[DeadLetter]], None]) -> None:
         self._config, self._inbox = parts.config, parts.inbox
@@ -31,10 +31,10 @@ class Taker:
         self.counts = dict.fromkeys(TAKEN, 0)
 
     async def take(self, batch: Batch, wire: Wire, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """All of it, or as much as is certain: in doubt it is read again from where the store says.
+        """Store all of it, or as much as is certain: in doubt, messages are read again from the stored position.
 
-        `meanwhile` is called when there is nothing left to do but to wait for the store, perhaps more than once.
-        Raises StoreUnavailable or StoreBroken when the store takes nothing.
+        `meanwhile` is called when there is nothing to do but wait for the store, perhaps more than once. Raises
+        StoreUnavailable or StoreBroken if the store takes nothing.
         """
         try:
             await self._check_again(batch, wire)
@@ -44,7 +44,7 @@ class Taker:
             raise
 
     async def _check_again(self, batch: Batch, wire: Wire) -> None:
-        """Ask handlers that could not look at the data again, for all messages at a time; then give these up."""
+        """Repeat checks that failed with a temporary error, for all such messages at once; then give these up."""
         for attempt in range(self._config.max_retries):
             errors = batch.passing
             if not errors or self._patience.stopping:
@@ -55,11 +55,11 @@ class Taker:
             )
             await self._patience.pause(wait_ms)
             await self._patience.call(lambda: batch.judge_again(wire))
-        if not self._patience.stopping:  # else they are left to whoever reads the partition next
+        if not self._patience.stopping:  # else they are left to the next reader of the partition
             batch.refuse_passing()
 
     async def _take(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
-        """In one transaction; an app that the store does not know makes dead letters, and the rest is tried again."""
+        """Store it in one transaction; jobs of an unknown app become dead letters, and the rest is tried again."""
         while True:
             try:
                 load = await self._patience.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
@@ -77,7 +77,7 @@ class Taker:
                 return
             except (StoreUnavailable, StoreBroken):
                 raise
-            except Exception as error:  # noqa: BLE001 - whose fault it is comes out next
+            except Exception as error:  # noqa: BLE001 - the cause is searched for next
                 await self._narrow_down(batch, error, meanwhile)
                 return
             else:
@@ -85,16 +85,16 @@ class Taker:
                 return
 
     async def _overtaken(self, batch: Batch) -> None:
-        """Somebody else moved a place: nothing was written, and the store knows where to go on."""
+        """Another consumer moved a position: nothing was written, and the store knows where to continue."""
         partitions = sorted(share.partition.number for share in batch.shares)
         await self._patience.call(lambda: self._consumer.forget(batch.shares))
         self._tell(events.PlacesOvertaken(topic=self._config.topic, partitions=partitions))
 
     async def _narrow_down(self, batch: Batch, error: Exception, meanwhile: Callable[[], None]) -> None:
-        """An error that nobody expects: halves are tried until one message is left, which is tried a few times more.
+        """An unexpected error: try halves until one message is left, which is tried a few more times.
 
-        If it fails always, and its dead letter can be kept, then it was to blame. A door that stops finds out no more:
-        its messages are left, and with their places in doubt none of them is overtaken by one behind it.
+        If it always fails, and its dead letter can be stored, then it was the cause. A door that stops does not go on
+        searching: its messages are left, and with their positions in doubt none of them is overtaken by a later one.
         """
         if self._patience.stopping:
             await self._patience.call(lambda: self._consumer.forget(batch.shares))
@@ -112,7 +112,7 @@ class Taker:
             await self._take(batch, meanwhile)
 
     def _note(self, load: Load, answers: Sequence[Accepted]) -> None:
-        """It is durable: go on from there, and tell."""
+        """It is durable: continue from there, and report it."""
         for share, place in load.places.items():
             share.committed = place
         self._consumer.commit({share.partition: place for share, place in load.places.items()})

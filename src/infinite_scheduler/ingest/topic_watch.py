@@ -1,4 +1,4 @@
-"""Which topic it is that goes by this name: one that was deleted and made anew has another id."""
+"""Which topic has this name: one that was deleted and created again has another id."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _WAIT_MS: Final = 2000
 _FRESH_MS: Final = 2000
-"""How long an answer that nobody has fetched says something."""
+"""How long an answer that was not fetched stays valid."""
 
 
 class TopicWatch:
-    """Asks the brokers for the id of a topic. Old brokers, and librdkafka's own, do not know it."""
+    """Asks the brokers for the id of a topic. Old brokers, and librdkafka's mock broker, do not know it."""
 
     def __init__(self, options: KafkaOptions, topic: str, clock: Clock) -> None:
         self._options = options
@@ -29,7 +29,7 @@ class TopicWatch:
         self._answers = True
 
     def ask(self) -> "asyncio.Future[Any]":
-        """Begin to ask, so that the answer is there when it is wanted."""
+        """Begin to ask, so that the answer is there when it is needed."""
         from confluent_kafka import TopicCollection  # noqa: PLC0415 - 54 ms that only users of Kafka pay
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
@@ -44,12 +44,12 @@ class TopicWatch:
         return self._asked
 
     async def topic_id(self) -> str | None:
-        """The id; None: it is not known in time, or there is no such topic."""
+        """The id; None: it did not arrive in time, or there is no such topic."""
         asked = self.ask()
         left_ms = self._asked_ms + _WAIT_MS - self._clock.steady_ms() if self._answers else 0
         await asyncio.wait([asked], timeout=max(0, left_ms) / 1000)
         if not asked.done():
-            self._answers = False  # whoever has failed to answer is not waited for again
+            self._answers = False  # after a time-out, do not wait again
             return None
         self._asked = self._arrived_ms = None
         if asked.cancelled() or asked.exception() is not None:
@@ -63,12 +63,12 @@ class TopicWatch:
             return
         self._arrived_ms = self._clock.steady_ms()
         if not asked.cancelled() and asked.exception() is None:
-            self._answers = True  # late, but it may be waited for again
+            self._answers = True  # late, but waiting makes sense again
         else:
-            self._client = None  # it may be stuck, after a restart of the brokers: a new one knows where to begin
+            self._client = None  # it may be stuck after a restart of the brokers: a new one connects again
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for an answer."""
         if self._asked is not None:
             self._asked.cancel()
         self._asked = self._client = None

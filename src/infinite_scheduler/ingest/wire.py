@@ -1,4 +1,4 @@
-"""What a message of a topic says: the job in it, or why there is none."""
+"""What a message of a topic says: the job in it, or why it is refused."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -18,20 +18,20 @@ from infinite_scheduler.policy.calendar import parse_moment
 T = TypeVar("T")
 
 ENVELOPE: Final = 65_536
-"""How many bytes a message may have beside its jobData."""
+"""How many bytes a message may have besides its jobData."""
 
 _REMEMBERED: Final = 40
-"""A longer text is read each time: memory is bounded."""
+"""A longer text is parsed each time: memory is limited."""
 
 Trace = Callable[[], str | None]
-"""Says which trace a message continues; asked only where that matters."""
+"""The trace that a message continues; computed only when needed."""
 
 _NOTHING: Final = msgspec.Raw()
 _NAMES: Final = {"idempotency_key": "idempotencyKey", "request_id": "requestId", "the payload": "jobData"}
 
 
 class Envelope(msgspec.Struct, rename="camel", gc=False):
-    """A request for a job as its sender writes it; what else stands in the message is nobody's business."""
+    """A request for a job as its sender writes it; other fields of the message are ignored."""
 
     app_name: Any = None
     scheduled_time: Any = None
@@ -51,23 +51,23 @@ class Wire:
         self._handlers = handlers
         self._checks = {app: self._noted(app, handler.check) for app, handler in handlers.items() if handler.checks}
         self.asked: str | None = None
-        """The app whose handler looks at the data of a message just now."""
+        """The app whose handler is checking the data of a message."""
         self.asks = 0
         """How often a handler has begun to."""
         self._zone = zone
         self._max_payload = max_payload
 
     def spec(self, value: bytes | None, trace: Trace) -> JobSpec:
-        """The job that this message asks for, or an InvalidRequest that says what its sender must change.
+        """The job that this message requests, or an InvalidRequest that says what its sender must change.
 
-        One that names no request has the id of its trace. Any other error is one of a handler that looked at the data,
-        and passing.
+        Without a request id, the job gets the id of its trace. Any other error comes from a handler that checked the
+        data, and may be temporary.
         """
         if value is None:
             raise InvalidRequest("the message has no value: send a JSON object with appName, scheduledTime and jobData")
         if len(value) > self._max_payload + ENVELOPE:
             raise InvalidPayload(
-                f"the message has {len(value)} bytes, and at most {self._max_payload + ENVELOPE} are read: send less, "
+                f"the message has {len(value)} bytes, but at most {self._max_payload + ENVELOPE} are read: send less, "
                 "such as a reference to the data, or raise the setting limits.payload"
             )
         message = _envelope(value)
@@ -82,7 +82,7 @@ class Wire:
             raise InvalidRequest(f"appName is of type {_kind(app)}: use a text")
         if message.idempotency_key == "":
             raise InvalidRequest(
-                "idempotencyKey is empty: leave it out, or use a text that repeats of the request share"
+                "idempotencyKey is empty: leave it out, or use the same text for all repeats of the request"
             )
         try:
             return make_spec(
@@ -120,7 +120,7 @@ class Wire:
             raise InvalidTime(f"scheduledTime: {error}") from None
 
     def _flat(self, value: bytes, trace: Trace) -> JobSpec:
-        """A message that is a job's data as it stands: the handler that knows it says for when."""
+        """A message that is itself a job's data: the handler that knows it says for when."""
         data = read_payload(value, self._max_payload)
         found: dict[str, object] = {}
         nearly: list[InvalidPayload] = []
@@ -157,25 +157,25 @@ def _envelope(value: bytes) -> Envelope:
         raise InvalidRequest("the message is nested too deeply: make it flatter") from None
     except msgspec.ValidationError:
         raise InvalidRequest(
-            "the message is JSON, but no object: send one with appName, scheduledTime and jobData"
+            "the message is JSON, but not an object: send one with appName, scheduledTime and jobData"
         ) from None
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the message is no JSON that can be read: {error}") from None
+        raise InvalidRequest(f"the message is not valid JSON: {error}") from None
 
 
 def _job_data(raw: msgspec.Raw) -> bytes:
-    """The bytes of jobData as they stand in the message."""
+    """The bytes of jobData as they are in the message."""
     payload = bytes(raw)
     if not payload or payload == b"null":
         return b"{}"
     if not payload.startswith(b"{"):
-        raise InvalidPayload('jobData is no object: use one, such as {"phoneNumber": "..."}')
+        raise InvalidPayload('jobData is not an object: use one, such as {"phoneNumber": "..."}')
     return payload
 
 
 @lru_cache(maxsize=16_384)
 def _text_moment(text: str, zone: ZoneInfo) -> int:
-    """Read once: the messages of a moment have the same text for it."""
+    """Parsed once: messages for the same moment have the same text."""
     try:
         return parse_moment(text, now_ms=None, zone=zone)
     except InvalidTime as error:
@@ -183,13 +183,13 @@ def _text_moment(text: str, zone: ZoneInfo) -> int:
 
 
 _DRAWN: Final = 256
-"""Ids that are drawn together: each draw lets go of the interpreter, and gets it back when others have had it."""
+"""Ids that are drawn together: each draw releases the interpreter, and must wait to get it back."""
 
 _drawn: Final[list[str]] = []
 
 
 def _new_request_id() -> str:
-    """A UUID of version 4, in a quarter of the time that the standard library takes."""
+    """A UUID of version 4, in a quarter of the time of the standard library."""
     try:
         digits = _drawn.pop()
     except IndexError:
@@ -201,7 +201,7 @@ def _new_request_id() -> str:
 
 
 def _in_words_of_the_wire(error: InvalidRequest) -> InvalidRequest:
-    """The same refusal, with the names that the sender knows."""
+    """The refusal with the field names that the sender knows."""
     text = str(error)
     for ours, theirs in _NAMES.items():
         if text.startswith(ours):

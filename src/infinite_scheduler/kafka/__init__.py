@@ -1,1 +1,1 @@
-"""What everything that speaks to Kafka shares: how to connect, how to send, what its errors mean."""
+"""What all parts that talk to Kafka share: how to connect, how to send, what its errors mean."""

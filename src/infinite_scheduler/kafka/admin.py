@@ -1,4 +1,4 @@
-"""What operators ask of Kafka's brokers: which topics there are, where they end, how far a group has come."""
+"""What operators ask Kafka's brokers: which topics exist, where they end, how far a group has read."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ PATIENCE_S: Final = 10.0
 """How long brokers may take to answer."""
 
 _OPTIONAL_S: Final = 3.0
-"""How long for what can be done without."""
+"""How long to wait for optional answers."""
 
 _FOR_EVER_S: Final = 600.0
-"""What librdkafka is given for questions about groups, whose answers are waited for here instead.
+"""The time-out that librdkafka gets for requests about groups; a shorter one is applied here instead.
 
-It ends the process (an assertion, as of 2.16) when it learns which broker to ask after the time for the answer is over.
+It ends the process (an assertion, as of 2.16) if it learns which broker to ask after the time-out.
 """
 
 _SLICE_S: Final = 0.5
 _MOMENT_S: Final = 0.02
 _HOPELESS: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
-"""Errors of connections after which it is no use to wait for the rest of the time."""
+"""Errors of connections after which waiting any longer is useless."""
 
 _PASSING: Final = frozenset(
     {
@@ -47,13 +47,13 @@ _PASSING: Final = frozenset(
         "NOT_COORDINATOR",
     }
 )
-"""Errors of a topic or a group that has just been made, or whose broker has just started."""
+"""Errors of a topic or a group that was just created, or whose broker has just started."""
 
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "GROUP_ID_NOT_FOUND"})
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic as the brokers describe it; `problem` says why they do not."""
+    """One topic as the brokers describe it; `problem` says why they cannot."""
 
     partitions: Sequence[int] = ()
     replication: int = 0
@@ -61,14 +61,14 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answered, and which of the topics that were asked for there are."""
+    """The brokers that answered, and which of the requested topics exist."""
 
     brokers: Sequence[str]
     topics: Mapping[str, TopicInfo]
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody in a consumer group, and the partitions that are theirs to read, by topic."""
+    """A member of a consumer group, and the partitions assigned to it, by topic."""
 
     name: str
     held: Mapping[str, Collection[int]] = {}
@@ -81,18 +81,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     members: Sequence[Member]
 
     def readers(self, topic: str) -> Sequence[str]:
-        """Those who hold partitions of a topic; others of the group read other topics, or have none yet."""
+        """The members with partitions of a topic; other members read other topics, or have none yet."""
         return sorted(member.name for member in self.members if member.held.get(topic))
 
     def held(self, topic: str) -> frozenset[int]:
-        """The partitions of a topic that somebody reads."""
+        """The partitions of a topic that a member reads."""
         return frozenset(partition for member in self.members for partition in member.held.get(topic, ()))
 
 
 class Admin:
-    """Asks the brokers; raises BrokerUnavailable with the reason whenever none answers, or they refuse to.
+    """Asks the brokers; raises BrokerUnavailable with the reason if none answers, or they refuse the request.
 
-    It is used `async with`: a client that is left to the garbage collector may be collected by a thread of its own,
+    Use it with `async with`: a client that is left to the garbage collector may be collected in a thread of its own,
     which ends the process.
     """
 
@@ -111,7 +111,7 @@ class Admin:
             await asyncio.to_thread(client.__exit__, None, None, None)
 
     async def overview(self, topics: Collection[str]) -> Overview:
-        """The brokers and these topics, in one look."""
+        """The brokers and these topics, in one request."""
         found = await asyncio.to_thread(self._metadata)
         return Overview(
             brokers=[f"{broker.host}:{broker.port}" for _, broker in sorted(found.brokers.items())],
@@ -119,7 +119,7 @@ class Admin:
         )
 
     async def topic_id(self, topic: str) -> str | None:
-        """Which topic it is that goes by this name; None where the brokers do not tell."""
+        """The id of the topic with this name; None if the brokers do not say."""
         from confluent_kafka import TopicCollection  # noqa: PLC0415 - 54 ms that only users of Kafka pay
 
         answers = self._it.describe_topics(TopicCollection([topic]), request_timeout=_OPTIONAL_S)
@@ -127,7 +127,7 @@ class Admin:
         return None if found is None or found.topic_id is None else str(found.topic_id)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """The settings of a topic; none where the brokers do not tell."""
+        """The settings of a topic; none if the brokers do not say."""
         from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # noqa: PLC0415
 
         (answer,) = self._it.describe_configs([ConfigResource("topic", topic)], request_timeout=_OPTIONAL_S).values()
@@ -135,7 +135,7 @@ class Admin:
         return {} if found is None else {name: entry.value for name, entry in found.items()}
 
     async def create(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> bool:
-        """Make a topic; False if there is one of this name."""
+        """Create a topic; False if there is one of this name."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
 
@@ -151,7 +151,7 @@ class Admin:
         return True
 
     async def remove(self, topics: Sequence[str], groups: Sequence[str]) -> Sequence[str]:
-        """Delete topics, and groups that nobody reads in any more; says what is left, and why."""
+        """Delete topics, and groups without members; returns what is left, and why."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         limits = {"operation_timeout": PATIENCE_S, "request_timeout": PATIENCE_S}
@@ -179,28 +179,28 @@ class Admin:
         return {partition: (earliest[partition], ends[partition]) for partition in wanted}
 
     async def offsets_at(self, topic: str, partitions: Iterable[int], at_ms: int) -> Mapping[int, int | None]:
-        """The offset of the first message at this moment or later; None where there is none."""
+        """The offset of the first message at this time or later; None if there is none."""
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415
 
         found = await self._offsets(topic, list(partitions), lambda: OffsetSpec.for_timestamp(at_ms))
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
     async def committed(self, group: str, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
-        """How far a group has come in a topic, as it told Kafka; partitions without an offset are left out."""
+        """The offsets that a group has committed for a topic; partitions without one are left out."""
         return await asyncio.to_thread(self._committed, group, topic, list(partitions))
 
     async def group(self, group: str) -> Group | None:
-        """Who reads in a group; None where the brokers do not tell."""
+        """The members of a group; None if the brokers do not say."""
         answers = self._it.describe_consumer_groups([group], request_timeout=_FOR_EVER_S)
         found = await self._optional(answers[group])
         if found is None:
             return None
         return Group(state=found.state.name.lower(), members=[_member(member) for member in found.members])
 
-    # How it asks
+    # How requests are sent
 
     def _metadata(self) -> Any:
-        """Everything there is, or the reason why nobody says so: at once where waiting is of no use."""
+        """All metadata, or the reason why there is none: at once if waiting is useless."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         until_s = time.monotonic() + PATIENCE_S
@@ -208,12 +208,12 @@ class Admin:
             try:
                 return self._it.list_topics(timeout=_SLICE_S)
             except KafkaException as raised:
-                self._it.poll(0)  # lets librdkafka tell of its connections
+                self._it.poll(0)  # lets librdkafka report errors of its connections
                 if self._hopeless or time.monotonic() > until_s:
                     raise self._refused(self._suffered or raised.args[0], None) from None
 
     def _committed(self, group: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Asks as a consumer that joins nothing: librdkafka (2.16) ends the process of an admin client that asks the
+        """Ask as a consumer that joins nothing: librdkafka (2.16) ends the process of an admin client that asks the
         wrong broker, as happens while brokers start."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
 
@@ -232,7 +232,7 @@ class Admin:
                 time.sleep(_MOMENT_S)
 
     def _await_topic(self, name: str) -> None:
-        """Wait until the broker that is asked knows of a topic that was just made, which takes a moment."""
+        """Wait until the asked broker knows a topic that was just created, which takes a moment."""
         until_s = time.monotonic() + PATIENCE_S
         while True:
             found = self._metadata().topics.get(name)
@@ -254,7 +254,7 @@ class Admin:
         return {each.partition: answer.offset for each, answer in found.items()}
 
     async def _answer(self, ask: "Callable[[], Future[T]]", topic: str) -> T:
-        """The answer to a question; what was made a moment ago is asked again until it is ready."""
+        """The answer to a request; what was created a moment ago is asked for again until it is ready."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         until_s = time.monotonic() + PATIENCE_S
@@ -268,7 +268,7 @@ class Admin:
             await asyncio.to_thread(self._metadata)  # the client would remember for long that there was no leader
 
     async def _optional(self, asked: "Future[T]") -> T | None:
-        """The answer, if there is one: old brokers, and those that refuse, leave it open."""
+        """The answer, if there is one: old brokers, and those that refuse, give none."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
@@ -286,7 +286,7 @@ class Admin:
         return BrokerUnavailable(reason(error, self._options, topic))
 
     def _suffer(self, error: "KafkaError") -> None:
-        """librdkafka tells of its connections; that no broker is left says less than what happened to one of them."""
+        """Take an error of librdkafka's connections; "no broker is left" says less than the error of one of them."""
         self._hopeless = self._hopeless or error.name() in _HOPELESS
         if self._suffered is None or error.name() != "_ALL_BROKERS_DOWN":
             self._suffered = error
@@ -300,7 +300,7 @@ class Admin:
         return self._client
 
     def _open(self, kind: "Callable[[dict[str, Any]], T]", **own: Any) -> T:
-        """A client of librdkafka of this kind."""
+        """A librdkafka client of this kind."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         settings = self._options.client({"client.id": "infinite-scheduler"}, logger=Chatter(), **own)
@@ -312,7 +312,7 @@ class Admin:
 
 
 async def _in_time(asked: "Future[T]", within_s: float) -> T:
-    """The answer, if it comes within this time; raises TimeoutError. It may come later: nobody minds it then."""
+    """The answer, if it comes within this time; raises TimeoutError. A later answer is ignored."""
     answer = asyncio.wrap_future(asked)
     answer.add_done_callback(lambda late: late.cancelled() or late.exception())
     await asyncio.wait([answer], timeout=within_s)

@@ -1,4 +1,4 @@
-"""What librdkafka says by itself, at debug: what people must know of it is told by those who meet the error."""
+"""librdkafka's own log lines, at debug level: what people must know is reported by the code that gets the error."""
 
 import logging
 
@@ -10,6 +10,6 @@ class Chatter:
         self._logger = logging.getLogger("infinite_scheduler.kafka")
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Write one line; librdkafka repeats itself, so whatever level it asks for is too loud."""
+        """Write one line at debug level: librdkafka repeats itself, so its own levels are too loud."""
         del level
         self._logger.debug(text, *values)

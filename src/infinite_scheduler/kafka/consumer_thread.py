@@ -1,4 +1,4 @@
-"""The one thread of a consumer, and waiting that does not cost its membership in the group."""
+"""The one thread of a consumer, and waiting without losing the membership in the group."""
 
 import asyncio
 import threading
@@ -16,20 +16,20 @@ LIVELY_S: Final = 2.0
 """How long the consumer may go without a poll: the other nodes of its group wait for its answers meanwhile."""
 
 LOOK_MS: Final = 2000
-"""How often somebody looks what the thread is busy with."""
+"""How often it is checked what the thread is busy with."""
 
 _END_S: Final = 1.0
 
 
 class CallThread:
-    """One thread that does one thing after the other. A process may end while it is busy, unlike with an executor."""
+    """One thread that runs calls one after the other. Unlike with an executor, the process may end while it is busy."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def run(self, what: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this when its turn comes; the answer arrives in the running event loop."""
+        """Run this after the earlier calls; the result arrives in the running event loop."""
         if not self._thread.is_alive():
             self._thread.start()
         loop = asyncio.get_running_loop()
@@ -39,16 +39,16 @@ class CallThread:
             try:
                 set_it: Callable[[Any], None] = answer.set_result
                 found: Any = what()
-            except BaseException as raised:  # noqa: BLE001 - it belongs to whoever asked
+            except BaseException as raised:  # noqa: BLE001 - passed on to the caller
                 set_it, found = answer.set_exception, _as_error(raised)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: the result is not wanted any more
                 loop.call_soon_threadsafe(lambda: None if answer.done() else set_it(found))
 
         self._queue.put(call)
         return answer
 
     def close(self) -> None:
-        """Let the thread go when it has done what was asked of it."""
+        """End the thread after the calls that were made before."""
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join(_END_S)
@@ -68,13 +68,13 @@ def _as_error(raised: BaseException) -> Exception:
 
 
 class ConsumerThread:
-    """Does what is asked of a member on its thread, and polls while its owner waits for something else."""
+    """Runs calls to a member on its thread, and polls while its owner waits for something else."""
 
     def __init__(self, consumer: GroupMember, clock: Clock, look: Callable[[], None] = lambda: None) -> None:
         self._consumer = consumer
         self._clock = clock
         self._calls = CallThread("consumer")
-        self._look = look  # called again and again while something on the thread takes long
+        self._look = look  # called at intervals while a call on the thread takes long
         self._nap = asyncio.Event()
         self.stopping = False
 
@@ -85,11 +85,11 @@ class ConsumerThread:
         self._consumer.stop()
 
     def close(self) -> None:
-        """Let the thread go."""
+        """End the thread."""
         self._calls.close()
 
     async def call(self, what: Callable[[], T]) -> T:
-        """Do this on the consumer's thread."""
+        """Run this on the consumer's thread."""
         answer = self._calls.run(what)
         self._look_later(answer)
         return await answer

@@ -1,4 +1,4 @@
-"""librdkafka's in-process broker: a Kafka for demos and fast tests, without a server."""
+"""librdkafka's in-process broker: Kafka for demos and fast tests, without a server."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from infinite_scheduler.errors import BrokerUnavailable
 
 @contextmanager
 def embedded_broker(brokers: int = 1, topics: Iterable[str] = ()) -> Iterator[str]:
-    """Run brokers in this process until the block ends; gives their addresses, as `bootstrap_servers` takes them.
+    """Run brokers in this process until the block ends; yields their addresses, in the form of `bootstrap_servers`.
 
-    `topics` are there from the beginning, others are made by sending to them; each has four partitions. Nothing is
-    kept: the log is short, and gone at the end. A consumer group has one member there: librdkafka (2.16) sends a second
-    one away that asks for its partitions after the leader has shared them out, and lets it join again a session later.
+    `topics` exist from the beginning, others are created by sending to them; each has four partitions. Nothing is kept:
+    the log is short, and gone at the end. A consumer group has one member there: librdkafka (2.16) rejects a second one
+    that asks for partitions after the leader has assigned them, and lets it join again one session later.
     """
     from confluent_kafka import Producer  # noqa: PLC0415 - 54 ms that only users of Kafka pay
 
@@ -22,7 +22,7 @@ def embedded_broker(brokers: int = 1, topics: Iterable[str] = ()) -> Iterator[st
         if not found:
             raise BrokerUnavailable("the embedded broker of librdkafka does not answer")
         for topic in topics:
-            host.list_topics(topic, timeout=10)  # to ask for a topic is to make it
+            host.list_topics(topic, timeout=10)  # asking for a topic creates it
         yield ",".join(f"{broker.host}:{broker.port}" for broker in found)
     finally:
         host.close()

@@ -1,4 +1,4 @@
-"""What an error of Kafka means: does trying again help, and what must somebody change."""
+"""What an error of Kafka means: does trying again help, and what has to be changed."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -25,28 +25,28 @@ _PERMANENT: Final = _TOO_LARGE | {
     "_INVALID_ARG",
     "_UNKNOWN_PARTITION",
 }
-"""The same message is refused however often it is sent. A topic that is missing may be made any moment."""
+"""The same message is always refused. A missing topic is not among them: it may be created at any moment."""
 
-_UNKNOWN_TOPIC: Final = "topic {topic!r} does not exist on {servers}: make it, or correct its name"
-_TOO_FEW: Final = "too few replicas of topic {topic!r} are in sync: start the brokers that are away"
+_UNKNOWN_TOPIC: Final = "topic {topic!r} does not exist on {servers}: create it, or correct its name"
+_TOO_FEW: Final = "too few replicas of topic {topic!r} are in sync: start the missing brokers"
 _SHUT_OUT: Final = (
-    "Kafka at {servers} has shut this client out, and another takes its place: if group.instance.id is set, "
+    "Kafka at {servers} has fenced this client, and another takes its place: if group.instance.id is set, "
     "give every node its own"
 )
-_OTHERWISE: Final = " If so, is security.protocol what it expects?"
+_OTHERWISE: Final = " If so, check that security.protocol is what it expects."
 _TIMED_OUT: Final = "no broker at {servers} took a message for topic {topic!r} in time"
 
 _SENTENCES: Final[Mapping[str, str]] = {
     "MSG_SIZE_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise its max.message.bytes",
     "_MSG_SIZE_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise message.max.bytes",
     "RECORD_LIST_TOO_LARGE": "the message is too large for topic {topic!r}: send less, or raise its segment.bytes",
-    "TOPIC_AUTHORIZATION_FAILED": "not allowed to use topic {topic!r}: give this user the right to (an ACL)",
-    "CLUSTER_AUTHORIZATION_FAILED": "not allowed by the cluster at {servers}: give this user the right IdempotentWrite",
-    "GROUP_AUTHORIZATION_FAILED": "not allowed to use the consumer group: give this user the right to read with it",
-    "TOPIC_EXCEPTION": "{topic!r} is no name that a topic can have: use letters, digits, '.', '_' and '-', at most 249",
+    "TOPIC_AUTHORIZATION_FAILED": "not allowed to use topic {topic!r}: grant this user the right (an ACL)",
+    "CLUSTER_AUTHORIZATION_FAILED": "not allowed by the cluster at {servers}: grant this user IdempotentWrite",
+    "GROUP_AUTHORIZATION_FAILED": "not allowed to use the consumer group: grant this user the right to read with it",
+    "TOPIC_EXCEPTION": "{topic!r} is not a valid topic name: use at most 249 letters, digits, '.', '_' and '-'",
     "UNKNOWN_TOPIC_OR_PART": _UNKNOWN_TOPIC,
     "_UNKNOWN_TOPIC": _UNKNOWN_TOPIC,
-    "_UNKNOWN_PARTITION": "topic {topic!r} on {servers} has no such partition: send to one that it has",
+    "_UNKNOWN_PARTITION": "topic {topic!r} on {servers} has no such partition: send to an existing one",
     "INVALID_RECORD": "topic {topic!r} refuses the message: if it is compacted, every message needs a key",
     "POLICY_VIOLATION": "a policy of the cluster refuses the message for topic {topic!r}",
     "NOT_ENOUGH_REPLICAS": _TOO_FEW,
@@ -55,10 +55,10 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "_TIMED_OUT": "no answer from Kafka at {servers} in time",
     "_ALL_BROKERS_DOWN": "no broker at {servers} can be reached: is Kafka running there?" + _OTHERWISE,
     "_TRANSPORT": "the connection to Kafka at {servers} failed: is it running there?" + _OTHERWISE,
-    "_RESOLVE": "no such host in {servers}: correct bootstrap_servers",
+    "_RESOLVE": "unknown host in {servers}: correct bootstrap_servers",
     "_AUTHENTICATION": "Kafka at {servers} refuses the login: check the sasl.* properties",
     "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",
-    "_SSL": "no safe connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
+    "_SSL": "no secure connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
     "FENCED_INSTANCE_ID": _SHUT_OUT,
     "_FATAL": _SHUT_OUT,
     "_PURGE_QUEUE": "the producer was stopped before the message for topic {topic!r} was sent",
@@ -67,15 +67,15 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 _UNTRUSTED: Final = (
-    "the certificate of Kafka at {servers} was not accepted: check that ssl.ca.location names the authority that has "
-    "signed it, and that it was made for this host"
+    "the certificate of Kafka at {servers} was not accepted: check that ssl.ca.location names the authority that "
+    "signed it, and that it is valid for this host"
 )
 _UNTRUSTED_MARK: Final = "certificate verify failed"
-"""Of OpenSSL: an unknown authority, another host, or a time that is over. librdkafka passes it on by several codes."""
+"""From OpenSSL: an unknown authority, another host, or an expired certificate. It comes with several codes."""
 
 
 def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None) -> str:
-    """One sentence for people: what is wrong, what to change, and librdkafka's own words. Without secrets."""
+    """One sentence for people: what is wrong, what to change, and librdkafka's own message. Without secrets."""
     told = error.str()
     sentence = _UNTRUSTED if _UNTRUSTED_MARK in told else _SENTENCES.get(error.name())
     if sentence is None:
@@ -86,12 +86,12 @@ def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None)
 
 
 def is_permanent(error: "KafkaError") -> bool:
-    """Is the same message refused however often it is sent?"""
+    """Is the same message always refused?"""
     return error.name() in _PERMANENT
 
 
 def is_fatal(error: "KafkaError") -> bool:
-    """Is the client of no use any more?"""
+    """Is the client useless from now on?"""
     return error.fatal() or error.name() == "_FATAL"
 
 
@@ -103,7 +103,7 @@ def is_too_large(error: "KafkaError") -> bool:
 def send_error(
     error: "KafkaError", options: KafkaOptions, topic: str, *, trouble: "KafkaError | None" = None
 ) -> SendError:
-    """Why a message was not delivered. `trouble` is what the connection last suffered from: it explains a time-out."""
+    """Why a message was not delivered. `trouble` is the last error of the connection: it explains a time-out."""
     text = reason(error, options, topic)
     if trouble is not None and error.name() in {"_MSG_TIMED_OUT", "_TIMED_OUT"}:
         text = f"{text}: {reason(trouble, options, topic)}"
@@ -111,5 +111,5 @@ def send_error(
 
 
 def config_error(raised: "KafkaException", options: KafkaOptions) -> ConfigError:
-    """A client could not be made of these options."""
+    """The error for options from which no client can be created."""
     return ConfigError(options.without_secrets(f"Kafka cannot be used as configured: {raised.args[0].str()}"))

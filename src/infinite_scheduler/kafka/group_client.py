@@ -35,7 +35,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "reconnect.backoff.max.ms": 1000,  # so is a broker that was restarted
     "session.timeout.ms": 15_000,
 }
-"""What users may set otherwise."""
+"""What users may override."""
 
 _AWAY: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "_RESOLVE"})
 """Errors of connections after which nothing comes until they are gone."""
@@ -51,7 +51,7 @@ class Committed(msgspec.Struct, frozen=True):
     """The offset that Kafka has for the group."""
 
     offset: int
-    ours: bool = False  # this program wrote it, not somebody who set it with Kafka's tools
+    ours: bool = False  # committed by this program, not set with Kafka's tools
 
 
 class GroupClient:

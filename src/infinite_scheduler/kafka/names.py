@@ -1,4 +1,4 @@
-"""What a topic may be called: the brokers' rule, for everybody who takes a name from people."""
+"""Which names a topic may have: the brokers' rule, for all names that come from people."""
 
 import re
 from typing import Final, TypeGuard
@@ -15,7 +15,7 @@ def is_topic(name: object) -> TypeGuard[str]:
 
 
 def check_topic(name: object, field: str = "topic", otherwise: str = "") -> str:
-    """The name, if it can be a topic's."""
+    """Return the name, if it is valid for a topic."""
     if not is_topic(name):
         raise ConfigError(f"{field} is {name!r}; expected {EXPECTED}{otherwise}")
     return name

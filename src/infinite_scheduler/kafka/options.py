@@ -1,4 +1,4 @@
-"""How to connect to Kafka: the brokers, and what else librdkafka is told."""
+"""How to connect to Kafka: the brokers, and other settings of librdkafka."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,32 +10,32 @@ from infinite_scheduler.secrets import HIDDEN, is_secret, without_secrets
 
 Value = str | int | float | bool
 
-_ACKS: Final = "every message waits for all replicas in sync: this is not to be had otherwise"
+_ACKS: Final = "every message waits for all in-sync replicas; this cannot be changed"
 _TIMEOUT: Final = "it follows the time-out of the app: set timeout there"
 _SERVERS: Final = "set bootstrap_servers"
 _CALLBACK: Final = "functions cannot be set here"
-_COMMITS: Final = "how far a topic was read is kept with the jobs, in one transaction of the store"
+_COMMITS: Final = "the position in a topic is stored with the jobs, in one transaction"
 
 OWNED: Final[Mapping[str, str]] = {
     "bootstrap.servers": _SERVERS,
     "metadata.broker.list": _SERVERS,
-    "allow.auto.create.topics": "reading makes no topic: make it with the partitions that it should have",
+    "allow.auto.create.topics": "reading creates no topic: create it with the partitions that it should have",
     "group.id": "set group_id of the ingest",
     "auto.offset.reset": "set auto_offset_reset of the ingest",
     "enable.auto.commit": _COMMITS,
     "auto.commit.enable": _COMMITS,
     "auto.commit.interval.ms": _COMMITS,
     "enable.auto.offset.store": _COMMITS,
-    "partition.assignment.strategy": "it is cooperative-sticky, so that a node that joins stops nobody",
+    "partition.assignment.strategy": "it is cooperative-sticky, so that a joining node does not stop others",
     "group.protocol": "it is classic, with cooperative rebalancing",
-    "enable.idempotence": "it is on, so that what the client sends again is not there twice",
+    "enable.idempotence": "it is on, so that a message that the client sends again is not doubled",
     "acks": _ACKS,
     "request.required.acks": _ACKS,
     "message.timeout.ms": _TIMEOUT,
     "delivery.timeout.ms": _TIMEOUT,
     "transactional.id": "messages are sent without transactions",
     "delivery.report.only.error": "a job is done when its message was reported as delivered",
-    "enable.partition.eof": "it is on, so that it is known when nothing is left in a partition",
+    "enable.partition.eof": "it is on, so that the end of a partition is known",
     "logger": _CALLBACK,
     "error_cb": _CALLBACK,
     "stats_cb": _CALLBACK,
@@ -44,11 +44,11 @@ OWNED: Final[Mapping[str, str]] = {
     "on_delivery": _CALLBACK,
     "on_commit": _CALLBACK,
 }
-"""Properties that nobody else may set, and why."""
+"""Properties that users cannot set, and why."""
 
 
 class KafkaOptions(msgspec.Struct, frozen=True):
-    """The brokers and the properties of librdkafka that all its clients share; shown without secrets."""
+    """The brokers and the properties of librdkafka that all its clients share; printed without secrets."""
 
     bootstrap_servers: str
     properties: Mapping[str, Value] = {}
@@ -66,7 +66,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
     def client(self, defaults: Mapping[str, Value] = {}, /, **own: Any) -> dict[str, Any]:
         """The configuration of one client; underscores in the names of `own` stand for dots.
 
-        `defaults` give way to the user's properties. `own` does not: what stands there is what the code relies on.
+        The user's properties override `defaults`, but not `own`, on which the code relies.
         """
         named = {name.replace("_", "."): value for name, value in own.items()}
         return {**defaults, "bootstrap.servers": self.bootstrap_servers, **self.properties, **named}
@@ -80,7 +80,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
         }
 
     def without_secrets(self, text: str) -> str:
-        """A text, such as the message of an error, with no secret of these options in it."""
+        """A text, such as an error message, without the secrets of these options."""
         for name, value in self.properties.items():
             if is_secret(name) and str(value).strip():
                 text = text.replace(str(value), HIDDEN)

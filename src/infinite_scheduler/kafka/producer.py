@@ -1,4 +1,4 @@
-"""Sends messages to Kafka from the event loop, and says of each whether it is there."""
+"""Sends messages to Kafka from the event loop, and reports for each whether it was delivered."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer as Client
 
 Delivered = Callable[[int, SendError | None], None]
-"""Hears of the record with this number whether it is there (None), or why not."""
+"""Is called for the record with this number: None if it was delivered, or the error."""
 
 MESSAGE_TIMEOUT_MS: Final = 20_000
 
 DEFAULTS: Final[dict[str, Value]] = {
     "client.id": "infinite-scheduler",
-    "partitioner": "murmur2_random",  # Java's: the same key goes to the same partition, whoever sends it
-    "linger.ms": 0.5,  # what is sent is due already, so waiting for company is lateness
-    "batch.size": 262_144,  # some topics take less than the million bytes that librdkafka would put together
+    "partitioner": "murmur2_random",  # Java's: the same key goes to the same partition, whichever client sends it
+    "linger.ms": 0.5,  # messages are already due, so waiting for more is lateness
+    "batch.size": 262_144,  # some topics take less than librdkafka's default of a million bytes
     "message.max.bytes": 10_485_760,  # the topic decides what is too large
     "queue.buffering.max.kbytes": 32_768,
     "queue.buffering.max.messages": 100_000,
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 1000,
     "reconnect.backoff.max.ms": 1000,  # a broker that was restarted is found soon
-    "topic.metadata.propagation.max.ms": 5000,  # after that a topic that is missing is said to be missing
+    "topic.metadata.propagation.max.ms": 5000,  # after that, a missing topic is reported as missing
 }
-"""What users may set otherwise."""
+"""What users may override."""
 
 _BUSY_S: Final = 0.002
-"""How often reports are looked for while some are awaited. A thread that waits for them costs a third more a job."""
+"""How often to poll while reports are awaited. A thread that waits for them costs a third more per job."""
 
 _IDLE_S: Final = 0.25
-"""How often librdkafka's own messages are looked for otherwise."""
+"""How often to poll for librdkafka's own messages otherwise."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 def new_client(
     options: KafkaOptions, *, message_timeout_ms: int, suffers: "Callable[[KafkaError], None]", **more: Value
 ) -> "Client":
-    """A producer of librdkafka that writes every message once and for all replicas, or says why not."""
+    """A librdkafka producer that writes every message once, to all replicas, or says why not."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - 54 ms that only users of Kafka pay
     from confluent_kafka import Producer as Client  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def new_client(
 
 
 class _Sending:
-    """The records of one call that have no report yet."""
+    """The records of one call that are not reported yet."""
 
     __slots__ = ("delivered", "done", "left", "records")
 
@@ -84,10 +84,11 @@ class _Sending:
 
 
 class Producer:
-    """Sends records, idempotent and to all replicas in sync; each is reported exactly once, as delivered or not.
+    """Sends records, idempotent and to all in-sync replicas; each is reported exactly once, as delivered or not.
 
-    A record that no broker takes within `message_timeout_ms` is reported as not delivered. Whatever the client suffers
-    from, it goes on by itself: it connects again for ever, and is made anew where librdkafka gives up, or may be stuck.
+    A record that no broker takes within `message_timeout_ms` is reported as not delivered. The producer recovers from
+    any problem by itself: it reconnects without end, and replaces a client that librdkafka gave up or that may be
+    stuck.
     """
 
     def __init__(self, options: KafkaOptions, *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS, **more: Value) -> None:
@@ -95,14 +96,14 @@ class Producer:
         self._message_timeout_ms = message_timeout_ms
         self._more = more
         self._client: Client | None = None
-        self._single: Client | None = None  # sends one message at a time, where it matters which one is refused
-        self._former: list[Client] = []  # broken or stuck, with reports still to come
+        self._single: Client | None = None  # sends one message at a time, to find out which one is refused
+        self._former: list[Client] = []  # broken or stuck clients, with reports still to come
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
         self._got: list[tuple[_Sending, int, KafkaError | None, bool]] = []
         self._open: set[_Sending] = set()
-        self._pending = 0  # records that librdkafka has; its own count has other things in it
+        self._pending = 0  # records that librdkafka has; its own count includes other things
         self._moved = asyncio.Event()  # reports have come, or a sender has ended
         self._trouble: KafkaError | None = None
         self._broken = False
@@ -120,7 +121,7 @@ class Producer:
         self._wake(_IDLE_S)
 
     async def stop(self, timeout_s: float = 10.0) -> bool:
-        """Wait for the reports of what is under way, but not longer than this; the rest is reported as not delivered.
+        """Wait for the reports of messages in progress, but not longer than this; the rest counts as not delivered.
 
         False: there was such a rest.
         """
@@ -131,7 +132,7 @@ class Producer:
         if self._timer is not None:
             self._timer.cancel()
         for client in clients:
-            client.purge()  # of senders that were cancelled too: close() would wait for their messages
+            client.purge()  # also of senders that were cancelled: close() would wait for their messages
             client.poll(0)
             client.close()
         self._pass_on()
@@ -140,10 +141,10 @@ class Producer:
     async def send(self, records: Sequence[Record], delivered: Delivered) -> None:
         """Send these records, and return when each has been reported to `delivered`, which is called in the event loop.
 
-        Cancelled: nothing more is reported; what is on its way may still arrive.
+        If cancelled, nothing more is reported; messages being sent may still arrive.
         """
         if self._client is None:
-            raise SendError("the producer does not run: start it first", code="_STATE", retryable=True)
+            raise SendError("the producer is not running: start it first", code="_STATE", retryable=True)
         if not records:
             return
         sending = _Sending(records, delivered, asyncio.get_running_loop().create_future())
@@ -156,7 +157,7 @@ class Producer:
                     await self._moved.wait()
             await sending.done
         finally:
-            sending.done.cancel()  # whatever ended it, nobody listens any more
+            sending.done.cancel()  # whatever ended it, the result is not wanted any more
             self._open.discard(sending)
             self._moved.set()
 
@@ -198,7 +199,7 @@ class Producer:
         return True
 
     def _put_alone(self, sending: _Sending, index: int) -> bool:
-        """Send a record again that was refused for the size of all that were sent with it; False: that cannot be."""
+        """Send a record again that was refused for the size of the whole request; False: that is not possible."""
         if self._single is None and self._client is not None:
             try:
                 self._single = self._new(batch_num_messages=1)
@@ -235,7 +236,7 @@ class Producer:
         self._wake(_BUSY_S if self._hurried else _IDLE_S)
 
     def _pass_on(self) -> None:
-        """Tell the senders what has come in."""
+        """Pass the reports on to the senders."""
         if not self._got:
             return
         got, self._got = self._got, []
@@ -245,7 +246,7 @@ class Producer:
                 self._report(sending, index, None)
                 continue
             self._broken = self._broken or error.fatal()
-            if error.name() == "_MSG_TIMED_OUT" and not self._former:  # else it may be one that a former client had
+            if error.name() == "_MSG_TIMED_OUT" and not self._former:  # else it may come from a former client
                 self._stuck = True
             record = sending.records[index]
             if not alone and self._may_have_had_company(record, error) and self._put_alone(sending, index):
@@ -257,18 +258,18 @@ class Producer:
 
     def _report(self, sending: _Sending, index: int, error: SendError | None) -> None:
         sending.left -= 1
-        if sending.done.done():  # nobody waits any more
+        if sending.done.done():  # the result is not wanted any more
             return
         try:
             sending.delivered(index, error)
-        except Exception as raised:  # noqa: BLE001 - it is the sender's own, and must not cost others their reports
+        except Exception as raised:  # noqa: BLE001 - an error of one sender must not cost others their reports
             sending.done.set_exception(raised)
             return
         if not sending.left:
             sending.done.set_result(None)
 
     def _may_have_had_company(self, record: Record, error: "KafkaError") -> bool:
-        """A topic refuses a whole request, and this record is so small that others may have been in it."""
+        """Topics refuse whole requests: is this record so small that others may have been in the same one?"""
         size = len(record.value or b"") + len(record.key or b"")
         return error.name() == "MSG_SIZE_TOO_LARGE" and size < int(self._options.client(DEFAULTS)["batch.size"])
 
@@ -286,20 +287,20 @@ class Producer:
         return [client for client in (self._client, self._single, *self._former) if client is not None]
 
     def _suffer(self, error: "KafkaError") -> None:
-        """librdkafka tells of its connections, inside of poll()."""
+        """Take an error of librdkafka's connections, inside of poll()."""
         self._broken = self._broken or error.fatal()
         if self._trouble is None or error.name() != "_ALL_BROKERS_DOWN":
             self._trouble = error
 
     def _renew(self) -> None:
-        """Go on with a new client, because librdkafka has given up for good, or because a message has timed out.
+        """Continue with a new client, because librdkafka gave up, or because a message has timed out.
 
-        That is mostly the brokers' fault, but after their restarts a client was seen that sent nothing any more. It
-        keeps what it has until that is reported: whoever took it away could not say whether it has arrived.
+        That is usually the brokers' fault, but after their restarts clients were seen that sent nothing any more. The
+        old one keeps its messages until they are reported: otherwise it would be unknown whether they arrived.
         """
         try:
             new = self._new()
-        except ConfigError:  # a certificate was replaced, perhaps: the next look may find a good one
+        except ConfigError:  # a certificate was replaced, perhaps: the next try may find a valid one
             return
         for client in (self._client, self._single):
             if client is not None:
@@ -314,7 +315,7 @@ class Producer:
             client.close()
 
     async def _settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way. False: there still is something."""
+        """Wait until nothing is in progress. False: something still is."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._open:

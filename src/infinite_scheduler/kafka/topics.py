@@ -1,4 +1,4 @@
-"""The topics that systems of this kind use, and how they are made: what is there already is left as it is."""
+"""The topics that systems of this kind use, and how they are created: existing ones are left as they are."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,24 +12,24 @@ from infinite_scheduler.kafka.names import EXPECTED, is_topic
 RETENTION: Final = "retention.ms"
 DAY_MS: Final = 86_400_000
 MOST_REPLICAS: Final = 3
-"""More copies of a message are not asked for unless somebody says so."""
+"""The most replicas of a message by default."""
 
 
 class WantedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic to be made; what is None is left to the brokers."""
+    """A topic to be created; None leaves a value to the brokers."""
 
     name: str
     partitions: int | None = None
-    replication: int | None = None  # None: as many as there are brokers, three at most
+    replication: int | None = None  # None: as many as there are brokers, at most three
     retention_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not is_topic(self.name):
-            raise InvalidRequest(f"{self.name!r} is no name that a topic can have: expected {EXPECTED}")
+            raise InvalidRequest(f"{self.name!r} is not a valid topic name: expected {EXPECTED}")
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that is there now: made, or found, and then how it differs from what was wanted."""
+    """A topic that exists now: created, or found, with its differences from what was wanted."""
 
     name: str
     made: bool
@@ -58,18 +58,18 @@ def preset(name: str) -> Sequence[WantedTopic]:
     try:
         return PRESETS[name]
     except KeyError:
-        raise InvalidRequest(f"there is no preset {name!r}: use {' or '.join(PRESETS)}") from None
+        raise InvalidRequest(f"unknown preset {name!r}: use {' or '.join(PRESETS)}") from None
 
 
 async def make_topics(admin: Admin, wanted: Sequence[WantedTopic]) -> Sequence[Made]:
-    """Make the topics that are missing, after a look that nothing stands in their way."""
+    """Create the missing topics, after a check that all of them can be created."""
     names = [topic.name for topic in wanted]
     found = await admin.overview(names)
     brokers = len(found.brokers)
     for topic in wanted:
         if (topic.replication or 1) > brokers:
             have = "is 1 broker" if brokers == 1 else f"are {brokers} brokers"
-            raise InvalidRequest(f"{topic.replication} replicas need as many brokers, and there {have}: ask for fewer")
+            raise InvalidRequest(f"{topic.replication} replicas need as many brokers, but there {have}: ask for fewer")
     made: set[str] = set()
     for topic in wanted:
         if topic.name not in found.topics and await _make(admin, topic, min(MOST_REPLICAS, brokers)):

@@ -1,4 +1,4 @@
-"""Which trace a message belongs to: the header `traceparent` of the W3C, read and written."""
+"""The trace of a message: the header `traceparent` of the W3C, read and written."""
 
 import re
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ _SPAN: Final = 8
 
 
 def trace_id(headers: Sequence[tuple[str, bytes | None]]) -> str | None:
-    """The trace that these headers continue; None if they name none, or not as the W3C wants it.
+    """The trace that these headers continue; None if they have none, or not as the W3C specifies.
 
-    Of several the last counts. Versions after the first may say more behind what is known.
+    Of several the last counts. Later versions may add fields after the known ones.
     """
     value = next((value for name, value in reversed(headers) if name == TRACE), None)
     found = _PARENT.match(value or b"")
@@ -30,15 +30,15 @@ def trace_id(headers: Sequence[tuple[str, bytes | None]]) -> str | None:
 
 
 def is_trace_id(text: str | None) -> bool:
-    """Can a trace have this id?"""
+    """Is it a valid trace id?"""
     return text is not None and _ID.fullmatch(text) is not None
 
 
 def parent(key: bytes, attempt: int, request_id: str | None) -> bytes:
-    """The header of a message that one attempt of a job makes: the same when a crash repeats the delivery.
+    """The header of a message that one attempt of a job makes: equal when a crash repeats the delivery.
 
-    The trace is that of the request, if its id can be one. Jobs of one request then share it, so their spans are told
-    apart by the random half of the job's id. Otherwise the job's id is the trace, and the attempt is the span.
+    The trace is that of the request, if its id can be one. Jobs of one request then share it, so their spans differ by
+    the random half of the job's id. Otherwise the job's id is the trace, and the attempt is the span.
     """
     if request_id is not None and is_trace_id(request_id):
         span = int.from_bytes(key[-_SPAN:], "big") ^ attempt

@@ -1,1 +1,1 @@
-"""Watching the scheduler: events, counters, logs."""
+"""Observing the scheduler: events, counters, logs."""

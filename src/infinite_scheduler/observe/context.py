@@ -1,4 +1,4 @@
-"""Which job the running code works for: what the log lines of handlers carry."""
+"""The job that the running code works for: what the log lines of handlers carry."""
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -8,7 +8,7 @@ import msgspec
 from infinite_scheduler.model import Job
 
 current_job: ContextVar[Job | None] = ContextVar("current_job", default=None)
-"""The job whose handler runs; a function that takes batches may set it itself while it works on one of them."""
+"""The job whose handler runs; a function that takes batches may set it while it works on one of them."""
 
 current_batch: ContextVar[Sequence[Job]] = ContextVar("current_batch", default=())
 """The jobs of the batch whose handler runs."""
@@ -29,7 +29,7 @@ def job_fields() -> dict[str, str | int]:
 
 
 class LogSettings(msgspec.Struct, frozen=True):
-    """How log lines are written: kept so that worker processes write the same way."""
+    """How log lines are written: kept so that worker processes write in the same way."""
 
     level: str
     format: str

@@ -1,4 +1,4 @@
-"""Counting what happens: plain integers, one pass per event, nothing per job."""
+"""Counts what happens: plain integers, one pass per event, nothing per job."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ from infinite_scheduler.observe.events import (
 
 APP_COUNTS: Final = (
     "accepted",
-    "repeated",  # accepted before under the same idempotency key
+    "repeated",  # accepted before with the same idempotency key
     "handed_over",
     "done",
     "failed",
@@ -75,7 +75,7 @@ TOPIC_COUNTS: Final = (
 
 Reading = int | float | None
 Gauge = Callable[[], Reading | Mapping[str, Reading]]
-"""Reads a value, or one a name, when somebody looks; None means unknown."""
+"""Reads a value, or one per name, when asked; None means unknown."""
 
 
 class Lateness:
@@ -90,7 +90,7 @@ class Lateness:
         self.max_ms = 0
 
     def add(self, values_ms: Iterable[int]) -> None:
-        """Take these in; what is below 0 counts as 0."""
+        """Add these; negative values count as 0."""
         counts = self.counts
         seen = list(values_ms)
         for ms in seen:
@@ -115,7 +115,7 @@ class Lateness:
         return 0
 
     def snapshot(self) -> dict[str, int]:
-        """What people look at."""
+        """The figures for people."""
         return {
             "count": self.count,
             "total_ms": self.total_ms,
@@ -134,7 +134,7 @@ def upper_ms(bucket: int) -> int:
 
 
 class _App:
-    """What is counted of one app."""
+    """The counters of one app."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(APP_COUNTS, 0))
@@ -142,7 +142,7 @@ class _App:
 
 
 class Counters:
-    """An observer that counts, per app where that makes sense; safe to tell from any thread."""
+    """An observer that counts, per app where that makes sense; safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -185,7 +185,7 @@ class Counters:
                 count(event)
 
     def gauge(self, name: str, read: Gauge) -> None:
-        """Show under this name what `read` returns whenever somebody looks."""
+        """Show under this name what `read` returns when the counters are read."""
         self._gauges[name] = read
 
     def snapshot(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Counters:
         return {"apps": apps, "topics": topics, "node": node, "gauges": gauges}
 
     def lateness(self, app: str) -> Lateness | None:
-        """The lateness of this app's jobs, for those who show its buckets."""
+        """The lateness of this app's jobs, for tools that show its buckets."""
         known = self._apps.get(app)
         return known.lateness if known is not None else None
 
@@ -221,7 +221,7 @@ class Counters:
         return count
 
     def _per_node(self, name: str) -> Callable[[Any], None]:
-        """Add one for each of the event's shards, or 1."""
+        """Add one per shard of the event, or 1."""
 
         def count(event: Any) -> None:
             self._node[name] += len(getattr(event, "shards", "1"))
@@ -259,7 +259,7 @@ class Counters:
 
     def _store_away(self, event: StoreAway) -> None:
         del event
-        self._node["store_away"] += not self._away  # told again while it is away
+        self._node["store_away"] += not self._away  # reported again while the outage lasts
         self._away = True
 
     def _store_back(self, event: StoreBack) -> None:
@@ -291,5 +291,5 @@ class Counters:
 def _read(gauge: Gauge) -> Reading | Mapping[str, Reading]:
     try:
         return gauge()
-    except Exception:  # noqa: BLE001 - who looks at numbers must see the others
+    except Exception:  # noqa: BLE001 - one broken gauge must not hide the others
         return None

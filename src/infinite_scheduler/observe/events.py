@@ -1,4 +1,4 @@
-"""What the scheduler tells those who watch it: once a batch, never once a job."""
+"""What the scheduler reports to observers: once per batch, never once per job."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ class Accepted(Event, frozen=True, kw_only=True):
 
 
 class HandedOver(Event, frozen=True, kw_only=True):
-    """Jobs were given to their handler; lateness is against the due moment, by the clock that decides about it."""
+    """Jobs were given to their handler; lateness is measured from the due moment, by the clock that decides."""
 
     app: str
     lateness_ms: Sequence[int]
@@ -36,7 +36,7 @@ class Settled(Event, frozen=True, kw_only=True):
 
 
 class AttemptFailed(Event, frozen=True, kw_only=True):
-    """A handler failed or gave up; told once a job, since each is an error that somebody must be able to find."""
+    """A handler failed or gave up; reported once per job, since each is an error that people must be able to find."""
 
     app: str
     job_id: str
@@ -55,7 +55,7 @@ class ShardsTaken(Event, frozen=True, kw_only=True):
 
 
 class ShardsReleased(Event, frozen=True, kw_only=True):
-    """This node gave shards up in good order."""
+    """This node released shards in good order."""
 
     shards: Collection[Shard]
 
@@ -68,14 +68,14 @@ class ShardsLost(Event, frozen=True, kw_only=True):
 
 
 class Reloaded(Event, frozen=True, kw_only=True):
-    """In doubt about shards, so they were read again from the store."""
+    """The state of shards was uncertain, so they were read again from the store."""
 
     shards: Collection[Shard]
     why: str
 
 
 class Swept(Event, frozen=True, kw_only=True):
-    """The safety net found pending jobs that nobody held: a bug, turned into lateness. Must never happen."""
+    """The safety net found pending jobs that were not in memory: a bug, turned into lateness. Must never happen."""
 
     app: str
     count: int
@@ -83,7 +83,7 @@ class Swept(Event, frozen=True, kw_only=True):
 
 
 class Early(Event, frozen=True, kw_only=True):
-    """Jobs were handed over before their moment, by the clock at that very time. Must never happen."""
+    """Jobs were handed over before their moment, by the clock at that time. Must never happen."""
 
     app: str
     count: int
@@ -103,13 +103,13 @@ class StoreBack(Event, frozen=True, kw_only=True):
 
 
 class HeartbeatFailing(Event, frozen=True, kw_only=True):
-    """This node's heartbeats begin to fail; they are tried again until they work."""
+    """This node's heartbeats begin to fail; they are retried until they work."""
 
     error: str
 
 
 class HeartbeatBack(Event, frozen=True, kw_only=True):
-    """A heartbeat took place again."""
+    """Heartbeats succeed again."""
 
     failing_ms: int
 
@@ -118,7 +118,7 @@ class LeaseLapsed(Event, frozen=True, kw_only=True):
     """This node could not renew its lease in time and stops handing over."""
 
     silent_ms: int
-    error: str | None = None  # of the last heartbeat: it failed, or has no answer yet; None: there was none
+    error: str | None = None  # of the last heartbeat: it failed, or has not been answered yet; None: there was none
 
 
 class LeaseRenewed(Event, frozen=True, kw_only=True):
@@ -126,13 +126,13 @@ class LeaseRenewed(Event, frozen=True, kw_only=True):
 
 
 class DrainCalledOff(Event, frozen=True, kw_only=True):
-    """A shard could not be emptied in time, so it goes on firing where it is."""
+    """A shard could not be emptied in time, so its jobs are still handed over here."""
 
     shards: Collection[Shard]
 
 
 class SuspectsFound(Event, frozen=True, kw_only=True):
-    """A process ended with these jobs in flight; they are fired in small batches now, to find which one ended it."""
+    """A process ended with these jobs in flight; they are handed over in small batches now, to find the cause."""
 
     app: str
     count: int
@@ -140,7 +140,7 @@ class SuspectsFound(Event, frozen=True, kw_only=True):
 
 
 class PoisonFailed(Event, frozen=True, kw_only=True):
-    """A job was alone when its process ended: it is failed."""
+    """A job was the only one in flight when its process ended, so it has failed."""
 
     app: str
     job_id: str
@@ -159,13 +159,13 @@ class AppServed(Event, frozen=True, kw_only=True):
 
 
 class ClockOff(Event, frozen=True, kw_only=True):
-    """The clocks of this machine and of the store are too far apart, so this node gives its shards up."""
+    """The clocks of this machine and of the store differ too much, so this node gives up its shards."""
 
-    offset_ms: int  # the store's clock less this machine's
+    offset_ms: int  # the store's clock minus this machine's
 
 
 class ClockBack(Event, frozen=True, kw_only=True):
-    """The two clocks are close enough again, and this node goes on."""
+    """The two clocks agree well enough again, and this node takes shards."""
 
     offset_ms: int
 
@@ -175,11 +175,11 @@ class DrainAsked(Event, frozen=True, kw_only=True):
 
 
 class DrainLifted(Event, frozen=True, kw_only=True):
-    """An operator asked this node to go on."""
+    """An operator asked this node to take shards again."""
 
 
 class StillRunning(Event, frozen=True, kw_only=True):
-    """The node stops while these sync handlers still run; their shards are left to the lease."""
+    """The node stops while these sync handlers still run; their shards are taken over when its lease ends."""
 
     app: str
     job_ids: Sequence[str]
@@ -192,7 +192,7 @@ class MarksMissing(Event, frozen=True, kw_only=True):
 
 
 class SettingKept(Event, frozen=True, kw_only=True):
-    """An app has another value of a setting of the store than is configured: it was fixed when the app was made."""
+    """An app has another value of a setting of the store than is configured: it was fixed when the app was created."""
 
     app: str
     setting: str
@@ -201,7 +201,7 @@ class SettingKept(Event, frozen=True, kw_only=True):
 
 
 class Maintained(Event, frozen=True, kw_only=True):
-    """A round of maintenance made, dropped or pruned something."""
+    """A round of maintenance created, dropped or pruned something."""
 
     made: Sequence[str]
     dropped: Sequence[str]
@@ -209,7 +209,7 @@ class Maintained(Event, frozen=True, kw_only=True):
 
 
 class IngestMade(Event, frozen=True, kw_only=True):
-    """A door for the messages of a topic was made."""
+    """A door for the messages of a topic was created."""
 
     config: str
 
@@ -222,7 +222,7 @@ class IngestStarted(Event, frozen=True, kw_only=True):
 
 
 class IngestStopped(Event, frozen=True, kw_only=True):
-    """The door reads no more."""
+    """The door has stopped reading."""
 
     topic: str
     group: str
@@ -236,7 +236,7 @@ class PartitionsHeld(Event, frozen=True, kw_only=True):
 
 
 class MessagesTaken(Event, frozen=True, kw_only=True):
-    """Messages of a topic are dealt with, durably: accepted, skipped as repeats, or dead letters."""
+    """Messages of a topic were processed durably: accepted, skipped as repeats, or kept as dead letters."""
 
     topic: str
     received: int
@@ -246,7 +246,7 @@ class MessagesTaken(Event, frozen=True, kw_only=True):
 
 
 class KeysReused(Event, frozen=True, kw_only=True):
-    """Messages came with an idempotency key that belongs to a job with another content, so they were skipped."""
+    """Messages were skipped, since their idempotency key belongs to a job with other content."""
 
     topic: str
     count: int
@@ -254,7 +254,7 @@ class KeysReused(Event, frozen=True, kw_only=True):
 
 
 class DeadLettersKept(Event, frozen=True, kw_only=True):
-    """Messages cannot become jobs; they are kept as dead letters, and others go on."""
+    """Messages cannot become jobs; they are kept as dead letters, and reading goes on."""
 
     topic: str
     count: int
@@ -263,7 +263,7 @@ class DeadLettersKept(Event, frozen=True, kw_only=True):
 
 
 class DeadLettersSent(Event, frozen=True, kw_only=True):
-    """Dead letters are on their topic."""
+    """Dead letters were sent to their topic."""
 
     topic: str
     dlq_topic: str
@@ -271,7 +271,7 @@ class DeadLettersSent(Event, frozen=True, kw_only=True):
 
 
 class DeadLettersRefused(Event, frozen=True, kw_only=True):
-    """Dead letters are refused by their topic, or not whole in the store, so they are in the store alone."""
+    """The topic refused dead letters, or the store does not have them whole, so they stay in the store only."""
 
     topic: str
     dlq_topic: str
@@ -280,7 +280,7 @@ class DeadLettersRefused(Event, frozen=True, kw_only=True):
 
 
 class DeadLettersWait(Event, frozen=True, kw_only=True):
-    """Dead letters cannot be sent to their topic at the moment; the store has them, and it is tried until it works."""
+    """Dead letters cannot be sent to their topic at the moment; the store has them, and sending is retried."""
 
     topic: str
     dlq_topic: str
@@ -288,7 +288,7 @@ class DeadLettersWait(Event, frozen=True, kw_only=True):
 
 
 class ChecksFailing(Event, frozen=True, kw_only=True):
-    """A handler could not look at the data of messages; they are tried again, then dead letters."""
+    """A handler could not check the data of messages; the check is retried, then they become dead letters."""
 
     topic: str
     count: int
@@ -297,7 +297,7 @@ class ChecksFailing(Event, frozen=True, kw_only=True):
 
 
 class CheckHangs(Event, frozen=True, kw_only=True):
-    """A handler looks at the data of a message and does not come to an end; the topic waits for it."""
+    """The check of a message's data does not return; the topic waits for it."""
 
     topic: str
     app: str
@@ -305,21 +305,21 @@ class CheckHangs(Event, frozen=True, kw_only=True):
 
 
 class TopicAway(Event, frozen=True, kw_only=True):
-    """Nothing can be read from a topic at the moment."""
+    """A topic cannot be read at the moment."""
 
     topic: str
     error: str
 
 
 class TopicBack(Event, frozen=True, kw_only=True):
-    """A topic is read again."""
+    """A topic can be read again."""
 
     topic: str
     away_ms: int
 
 
 class IngestPaused(Event, frozen=True, kw_only=True):
-    """The store takes nothing, so the messages of a topic wait in Kafka."""
+    """The store takes no messages, so those of a topic wait in Kafka."""
 
     topic: str
     error: str
@@ -333,7 +333,7 @@ class IngestResumed(Event, frozen=True, kw_only=True):
 
 
 class IngestSlowed(Event, frozen=True, kw_only=True):
-    """A topic is read more slowly, so that jobs that are due come first: it rested for so long of this time."""
+    """Reading a topic is throttled so that due jobs come first: it paused for this part of the time."""
 
     topic: str
     rested_ms: int
@@ -341,7 +341,7 @@ class IngestSlowed(Event, frozen=True, kw_only=True):
 
 
 class PlaceDiffers(Event, frozen=True, kw_only=True):
-    """Kafka's committed offset is not where the store says that the group is; the store's counts."""
+    """Kafka's committed offset differs from the group's position in the store, which is used."""
 
     topic: str
     group: str
@@ -352,14 +352,14 @@ class PlaceDiffers(Event, frozen=True, kw_only=True):
 
 
 class PlacesOvertaken(Event, frozen=True, kw_only=True):
-    """Somebody else has read on in partitions that this node read, or they were reset; it goes on from there."""
+    """Another consumer has read on in partitions of this node, or they were reset; it continues from there."""
 
     topic: str
     partitions: Sequence[int]
 
 
 class OffsetGone(Event, frozen=True, kw_only=True):
-    """The topic does not have the message that is next; it is read from the earliest that may be unread."""
+    """The topic no longer has the next message; it is read from the earliest that may be unread."""
 
     topic: str
     partition: int
@@ -370,7 +370,7 @@ class OffsetGone(Event, frozen=True, kw_only=True):
 
 
 class TopicAnew(Event, frozen=True, kw_only=True):
-    """A topic was deleted and made anew, so it is read from its beginning."""
+    """A topic was deleted and created again, so it is read from its beginning."""
 
     topic: str
     partition: int
@@ -379,23 +379,23 @@ class TopicAnew(Event, frozen=True, kw_only=True):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):
-    """A part of the engine met an error it did not expect and goes on."""
+    """A part of the engine met an unexpected error and continues."""
 
     part: str
     error: str
 
 
 Observer = Callable[[Event], None]
-"""Whoever listens; it must not raise and must return at once."""
+"""Receives events; it must not raise and must return at once."""
 
 
 def nobody(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore all events."""
     del event
 
 
 def several(observers: Sequence[Observer]) -> Observer:
-    """One observer that tells several."""
+    """One observer that passes events on to several."""
 
     def tell(event: Event) -> None:
         for observer in observers:

@@ -1,4 +1,4 @@
-"""Log lines: events turned into sentences, and how lines are written."""
+"""Log lines: the sentence of each event, and how lines are written."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from infinite_scheduler.observe.context import LogSettings, job_fields, remember
 from infinite_scheduler.observe.events import Event
 
 _ROOT: Final = "infinite_scheduler"
-_SHOWN: Final = 20  # of a list: a line must stay readable
+_SHOWN: Final = 20  # entries of a list: a line must stay readable
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -27,69 +27,71 @@ _LEVELS: Final = {
 
 
 class Line(msgspec.Struct, frozen=True):
-    """How one kind of event is told: where, how loudly, in which words."""
+    """The log line of one kind of event: its logger, level and sentence."""
 
     part: str
     level: int
     sentence: str
-    closing: str | None = None  # the field that ends the sentence, where people look for the line as a whole
+    closing: str | None = None  # the field appended to the sentence, for lines that people search for as a whole
 
 
 LINES: Final[Mapping[type[Event], Line]] = {
     events.Accepted: Line("ingest", logging.DEBUG, "Jobs were accepted and are durable."),
     events.HandedOver: Line("engine", logging.DEBUG, "Jobs were handed to their handler."),
     events.Settled: Line("engine", logging.DEBUG, "The outcomes of jobs are durable."),
-    events.AttemptFailed: Line("handlers", logging.WARNING, "A handler failed on a job; it will be tried again."),
+    events.AttemptFailed: Line("handlers", logging.WARNING, "A handler failed on a job; the job will be retried."),
     events.ShardsTaken: Line("cluster", logging.INFO, "This node took shards and hands over their jobs from now on."),
-    events.ShardsReleased: Line("cluster", logging.INFO, "This node gave shards up in good order."),
+    events.ShardsReleased: Line("cluster", logging.INFO, "This node released shards in good order."),
     events.ShardsLost: Line(
         "cluster",
         logging.WARNING,
         "Another node took shards from this one, which was silent for too long; jobs in flight there may run twice.",
     ),
-    events.Reloaded: Line("engine", logging.WARNING, "In doubt about shards, so they were read again from the store."),
+    events.Reloaded: Line("engine", logging.WARNING, "The state of shards was uncertain; they were read again."),
     events.Swept: Line(
         "engine",
         logging.ERROR,
-        "The safety net found waiting jobs that nobody held; they are handed over now, late. "
-        "This is a bug of the scheduler: please report it.",
+        "The safety net found waiting jobs that were not in memory; they are handed over now, late. "
+        "This is a bug in the scheduler: please report it.",
     ),
     events.Early: Line(
         "engine",
         logging.ERROR,
         "Jobs were handed over before their moment. "
-        "This is a bug of the scheduler, or the clock stepped back: please report it.",
+        "This is a bug in the scheduler, or the clock stepped back: please report it.",
     ),
     events.StoreAway: Line(
         "store",
         logging.WARNING,
-        "The store does not answer. Nothing is lost: outcomes are kept, and jobs will be late.",
+        "The store does not answer. Nothing is lost: outcomes are kept in memory, and jobs will be late.",
     ),
     events.StoreBack: Line("store", logging.INFO, "The store answers again."),
     events.HeartbeatFailing: Line(
         "cluster",
         logging.WARNING,
-        "The heartbeat of this node failed; it is tried again, and others may take over if it fails for too long.",
+        "The heartbeat of this node failed and is retried; if it fails for too long, other nodes take its shards.",
     ),
     events.HeartbeatBack: Line("cluster", logging.INFO, "The heartbeat of this node works again."),
     events.LeaseLapsed: Line(
         "cluster",
         logging.WARNING,
-        "This node could not renew its lease in time and hands nothing over until it can; others may take its shards.",
+        "This node could not renew its lease in time and hands over nothing until it can; others may take its shards.",
     ),
-    events.LeaseRenewed: Line("cluster", logging.INFO, "The lease is renewed; shards are checked, then jobs go on."),
+    events.LeaseRenewed: Line(
+        "cluster", logging.INFO, "The lease is renewed; jobs are handed over again once the shards are checked."
+    ),
     events.DrainCalledOff: Line(
         "cluster",
         logging.INFO,
-        "Shards that should move to another node have jobs in flight; they stay here, and the move is tried later.",
+        "Shards to be moved to another node have jobs in flight; they stay here, and the move is retried later.",
     ),
     events.SuspectsFound: Line(
         "engine",
         logging.WARNING,
-        "A process ended while these jobs were in flight; they go out in small batches to find the one that ended it.",
+        "A process ended while these jobs were in flight; they are handed over in small batches to find the cause.",
     ),
     events.PoisonFailed: Line(
-        "engine", logging.ERROR, "A job was alone in flight when its process ended, so it is given up as failed."
+        "engine", logging.ERROR, "A job was the only one in flight when its process ended, so it has failed."
     ),
     events.OrphanApp: Line(
         "cluster",
@@ -100,20 +102,20 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.ClockOff: Line(
         "cluster",
         logging.ERROR,
-        "The clock of this machine is too far from the store's, so this node gives its shards up and takes none. "
-        "Set the clock: run chrony or another NTP service here and on the store's machine.",
+        "The clock of this machine differs too much from the store's, so this node gives up its shards. "
+        "Synchronize the clocks: run chrony or another NTP service on this machine and on the store's.",
     ),
     events.ClockBack: Line(
         "cluster", logging.INFO, "The clock of this machine agrees with the store's again; this node takes shards."
     ),
     events.DrainAsked: Line(
-        "cluster", logging.INFO, "An operator asked this node to drain: it gives its shards up and takes none."
+        "cluster", logging.INFO, "An operator drains this node: it gives up its shards and takes none."
     ),
-    events.DrainLifted: Line("cluster", logging.INFO, "An operator asked this node to go on: it takes shards again."),
+    events.DrainLifted: Line("cluster", logging.INFO, "An operator resumed this node: it takes shards again."),
     events.StillRunning: Line(
         "engine",
         logging.WARNING,
-        "The node stops while handlers still run that cannot be stopped; their jobs are handed over again elsewhere.",
+        "The node stops while some handlers cannot be stopped and still run; another node runs their jobs again.",
     ),
     events.MarksMissing: Line(
         "store",
@@ -123,9 +125,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.SettingKept: Line(
         "store",
         logging.WARNING,
-        "An app keeps a setting of the store that it was made with, whatever is configured: that is for new apps.",
+        "An app keeps a setting of the store that it was created with; the configured value applies to new apps only.",
     ),
-    events.Maintained: Line("store", logging.INFO, "Maintenance made tables for days ahead or removed old jobs."),
+    events.Maintained: Line("store", logging.INFO, "Maintenance created tables for coming days or removed old jobs."),
     events.IngestMade: Line(
         "ingest.kafka", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
     ),
@@ -138,11 +140,11 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.PartitionsHeld: Line(
         "ingest.kafka", logging.INFO, "The partitions of a topic that this node reads have changed."
     ),
-    events.MessagesTaken: Line("ingest.kafka", logging.DEBUG, "Messages of a topic are dealt with, durably."),
+    events.MessagesTaken: Line("ingest.kafka", logging.DEBUG, "Messages of a topic were processed durably."),
     events.KeysReused: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Messages were skipped: their idempotency keys belong to jobs with another content.",
+        "Messages were skipped: their idempotency keys belong to jobs with other content. Send them with new keys.",
     ),
     events.DeadLettersKept: Line(
         "ingest.kafka", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
@@ -151,67 +153,67 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.DeadLettersRefused: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Dead letters cannot go to their topic; they are kept in the store alone.",
+        "Dead letters cannot be sent to their topic; they stay in the store.",
     ),
     events.DeadLettersWait: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Dead letters cannot be sent to their topic; they are safe in the store, and it is tried until it works.",
+        "Dead letters cannot be sent to their topic at the moment; they are safe in the store, and sending is retried.",
     ),
     events.ChecksFailing: Line(
         "ingest.kafka",
         logging.WARNING,
-        "A handler could not check the data of messages; they are tried again a few times, then become dead letters.",
+        "A handler could not check the data of messages; the check is retried, then they become dead letters.",
     ),
     events.CheckHangs: Line(
         "ingest.kafka",
         logging.ERROR,
-        "The check of an app does not come to an end; the messages of the topic wait for it.",
+        "The check of an app does not return; the messages of this topic wait for it.",
     ),
     events.TopicAway: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Nothing can be read from a topic; it is tried again until it works.",
+        "This topic cannot be read at the moment; reading is retried until it works.",
     ),
-    events.TopicBack: Line("ingest.kafka", logging.INFO, "A topic can be read again."),
+    events.TopicBack: Line("ingest.kafka", logging.INFO, "This topic can be read again."),
     events.IngestPaused: Line(
         "ingest.kafka",
         logging.WARNING,
-        "The store does not take the messages of a topic; they wait in Kafka, and none becomes a dead letter for it.",
+        "The store does not take the messages of this topic; they wait in Kafka, and none becomes a dead letter.",
     ),
-    events.IngestResumed: Line("ingest.kafka", logging.INFO, "The store takes the messages of a topic again."),
+    events.IngestResumed: Line("ingest.kafka", logging.INFO, "The store takes the messages of this topic again."),
     events.IngestSlowed: Line(
         "ingest.kafka",
         logging.WARNING,
-        "A topic is read more slowly, since this node is behind with jobs that are due: it has more than it gets done.",
+        "Reading this topic is throttled because the node is behind with due jobs. Add a node or a faster store.",
     ),
     events.PlaceDiffers: Line(
         "ingest.kafka",
         logging.WARNING,
-        "Kafka's committed offset is another than the place in the store, which counts; the command resets it.",
+        "Kafka's committed offset differs from the position in the store, which is used. The command shown resets it.",
     ),
     events.PlacesOvertaken: Line(
         "ingest.kafka",
         logging.INFO,
-        "Somebody else has read on in partitions of a topic, or they were reset; this node goes on from there.",
+        "Another consumer has read on in partitions of this topic, or they were reset; this node continues from there.",
     ),
     events.OffsetGone: Line(
         "ingest.kafka",
         logging.WARNING,
-        "A topic does not have the messages that were next; it is read from the earliest that may be unread.",
+        "The topic no longer has the next messages; it is read from the earliest message that may be unread.",
     ),
     events.TopicAnew: Line(
         "ingest.kafka",
         logging.WARNING,
-        "A topic was deleted and made anew under its name; it is read from its beginning.",
+        "The topic was deleted and created again with the same name; it is read from its beginning.",
     ),
-    events.TaskFailed: Line(
-        "engine", logging.ERROR, "A part of the scheduler met an error that it did not expect; it goes on."
-    ),
+    events.TaskFailed: Line("engine", logging.ERROR, "A part of the scheduler met an unexpected error; it continues."),
 }
-"""Every kind of event and its line."""
+"""The line of every kind of event."""
 
-_GIVEN_UP: Final = Line("handlers", logging.WARNING, "A handler failed on a job, and no attempt is left: it is failed.")
+_GIVEN_UP: Final = Line(
+    "handlers", logging.WARNING, "A handler failed on a job, and no attempt is left: the job fails."
+)
 
 
 class LogWriter:
@@ -228,7 +230,7 @@ class LogWriter:
         self._store_away = False
 
     def __call__(self, event: Event) -> None:
-        """Write the event's line, if its level is on and it is not told too often."""
+        """Write the event's line, if its level is enabled and it was not written too often."""
         line = LINES.get(type(event))
         if line is None:
             return
@@ -244,7 +246,7 @@ class LogWriter:
         self._loggers[line.part].log(level, sentence, exc_info=_cause(event), **fields)
 
     def _level(self, event: Event, level: int) -> int:
-        """What is told again and again is loud only the first time."""
+        """What is repeated keeps its level only the first time."""
         if isinstance(event, events.StoreAway):
             loud, self._store_away = not self._store_away, True
         elif isinstance(event, events.StoreBack):
@@ -255,7 +257,7 @@ class LogWriter:
 
 
 def _detail(event: Event) -> str:
-    """What a program that sets up no logging must be told in the sentence, since it shows nothing else."""
+    """What the sentence itself must say in a program that does not configure logging: it shows nothing else."""
     match event:
         case events.AttemptFailed():
             detail = f" Job {event.job_id}, attempt {event.attempt}: {event.error}"
@@ -278,19 +280,19 @@ def _detail(event: Event) -> str:
 
 
 def _cause(event: Event) -> BaseException | None:
-    """The exception whose traceback belongs to the line: not a time-out of ours, and nothing that cannot be written."""
+    """The exception whose traceback belongs to the line: not a time-out of ours, and nothing that cannot be printed."""
     cause = event.cause if isinstance(event, events.AttemptFailed) else None
     if cause is None or isinstance(cause, SchedulerError):
         return None
     try:
         str(cause).encode()
-    except Exception:  # noqa: BLE001 - whatever its text does
+    except Exception:  # noqa: BLE001 - its text may raise anything
         return None
     return cause
 
 
 def _structured(logger: logging.Logger) -> Any:
-    """A structlog logger that hands sentence and fields to the standard library, whatever is configured globally."""
+    """A structlog logger that passes sentence and fields to the standard library, whatever is configured globally."""
     return structlog.wrap_logger(
         logger,
         processors=[structlog.stdlib.render_to_log_kwargs],
@@ -300,7 +302,7 @@ def _structured(logger: logging.Logger) -> Any:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """The event's own fields, made short enough to read."""
+    """The event's own fields, shortened for reading."""
     fields: dict[str, Any] = {}
     for name in event.__struct_fields__:
         value = getattr(event, name)
@@ -313,7 +315,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _shown(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """The first of many, and how many there are."""
+    """The first few of many, and how many there are."""
     if not values:
         return {}
     shown = {name: [str(value) for value in values[:_SHOWN]]}
@@ -321,7 +323,7 @@ def _shown(name: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _ranges(shards: Collection[Shard]) -> str:
-    """Shards in few words: reminders/0-7,9."""
+    """Shards in short form: reminders/0-7,9."""
     apps: dict[str, list[int]] = {}
     for app, number in sorted(shards):
         apps.setdefault(app, []).append(number)
@@ -341,7 +343,7 @@ def _runs(numbers: Sequence[int]) -> str:
 def _iso(ms: int) -> str:
     try:
         return moment(ms).isoformat(timespec="milliseconds")
-    except OverflowError:  # after the year 9999, of which datetime knows nothing
+    except OverflowError:  # after the year 9999, which datetime cannot represent
         return f"{ms} ms"
 
 
@@ -363,11 +365,11 @@ _SHOW: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
 
 
 def configure_logging(level: str = "info", format: str = "console", modules: Mapping[str, str] | None = None) -> None:  # noqa: A002
-    """Write the log lines of this process to stderr: for people (`console`) or one JSON object a line (`json`).
+    """Write the log lines of this process to stderr: for people (`console`) or one JSON object per line (`json`).
 
-    `modules` sets levels of single loggers, such as `{"infinite_scheduler.store": "debug"}`. Lines that handlers write
-    with `logging` or structlog carry the job's id, app, attempt and request id. Calling it again replaces what it set
-    before.
+    `modules` sets the levels of single loggers, such as `{"infinite_scheduler.store": "debug"}`. Lines that handlers
+    write with `logging` or structlog carry the job's id, app, attempt and request id. Another call replaces these
+    settings.
     """
     if format not in {"console", "json"}:
         raise ConfigError(f"log format {format!r} is unknown: use 'console' or 'json'")
@@ -387,13 +389,13 @@ def configure_logging(level: str = "info", format: str = "console", modules: Map
         processors=[structlog.stdlib.filter_by_level, *_COMMON, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # loggers made before a second call must follow it
+        cache_logger_on_first_use=False,  # loggers created before a second call must follow it
     )
     remember_log_settings(LogSettings(level=level, format=format, modules=dict(modules or {})))
 
 
 class _Stderr(logging.StreamHandler[Any]):
-    """Whatever stderr is at the moment of writing; and a type by which the handler is found again."""
+    """Writes to whatever stderr is at the time; its type is how the handler is found again."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -422,7 +424,7 @@ def _level_number(name: str, text: str) -> int:
 def add_job(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """A structlog processor that adds the running job's fields, for programs that configure structlog themselves.
 
-    Lines of the scheduler itself name what they are about; that they are written while a handler runs is chance.
+    Lines of the scheduler itself get none: they name what they are about, and may be written while any handler runs.
     """
     del method
     if str(line.get("logger") or getattr(logger, "name", "")).startswith(f"{_ROOT}."):

@@ -1,1 +1,1 @@
-"""Pure decisions: no input or output, no clock; every moment is an argument."""
+"""Pure decisions: no I/O and no clock; every moment is an argument."""

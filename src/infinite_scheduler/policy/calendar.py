@@ -19,7 +19,7 @@ _MOMENTS: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone), '+90s', '
 _FIXED: Final = "2025-11-03T22:00:00 (with Z, an offset or no zone) or epoch milliseconds"
 _DELAYS: Final = "'90s', '5m', '1h30m', '200ms', '2d', '1w', a number of seconds or a timedelta"
 
-# Nothing that can be read is longer. The limit keeps Python from refusing thousands of digits, and messages short.
+# Every readable value is shorter. The limit keeps Python from refusing thousands of digits, and messages short.
 _LONGEST: Final = 64
 
 _ISO: Final = re.compile(
@@ -28,7 +28,7 @@ _ISO: Final = re.compile(
     r"(?P<zone> ?[Zz]| ?[+-][0-9]{2}(?::?[0-5][0-9])?)?)?"
 )
 _LEAST_NUMBER: Final = 10**11
-"""A smaller number is no moment that anybody means: seconds, or a date without dashes, which would fire at once."""
+"""A smaller number is surely a mistake: seconds, or a date without dashes. As milliseconds it would fire at once."""
 _DIGITS: Final = re.compile(r"[0-9]+")
 _DELAY_FROM_NOW: Final = re.compile(r"(?:\+|in\s)(?P<delay>.*)", re.IGNORECASE | re.DOTALL)
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]{1,9})?")
@@ -39,16 +39,17 @@ _UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_0
 def parse_moment(value: object, *, now_ms: int | None, zone: ZoneInfo) -> int:
     """Read a moment in any accepted form into epoch milliseconds, or raise InvalidTime.
 
-    Accepted are ISO 8601 (`2025-11-03T22:00:00`, with a blank instead of the T, with a fraction, with `Z` or an offset;
-    a date alone is its midnight), `now`, a delay from now (`+90s`, `in 1h30m`), epoch milliseconds as a number or as
+    Accepted are ISO 8601 (`2025-11-03T22:00:00`, with a space instead of the T, with a fraction, with `Z` or an offset;
+    a date alone means midnight), `now`, a delay from now (`+90s`, `in 1h30m`), epoch milliseconds as a number or as
     digits, `datetime` and `date`, and `{"date": {"year": ...}, "time": {"hour": ...}}`, which Java programs send.
 
-    A time without a zone is one in `zone`. If the clocks skip it, it moves forward by as much as they skip: 02:30
-    becomes 03:30. If it comes twice, it is the first of the two, unless a `datetime` asks for the second by `fold=1`.
+    A time without a zone is in `zone`. If it falls into a gap when clocks go forward, it is moved forward by the length
+    of the gap: 02:30 becomes 03:30. If it occurs twice, it is the first of the two, unless a `datetime` asks for the
+    second with `fold=1`.
 
     A fraction of a millisecond is rounded up, so that nothing is early.
 
-    Without `now_ms`, what counts from now is refused: a text that is kept and read again would mean another moment.
+    Without `now_ms`, times relative to now are refused: a text that is stored and read again would mean another moment.
     """
     match value:
         case str():
@@ -63,22 +64,22 @@ def parse_moment(value: object, *, now_ms: int | None, zone: ZoneInfo) -> int:
         case Mapping():
             moment = _from_fields(value, zone)
         case _:
-            raise InvalidTime(f"{_shown(value)} is no moment; expected {_FIXED if now_ms is None else _MOMENTS}")
+            raise InvalidTime(f"{_shown(value)} is not a time; expected {_FIXED if now_ms is None else _MOMENTS}")
     if isinstance(value, int | str) and 0 <= moment < _LEAST_NUMBER and str(value).strip().isdigit():
         raise InvalidTime(
-            f"{_shown(value)} as epoch milliseconds is a moment before 1974; expected 12 digits or more: for seconds, "
-            "append 000"
+            f"{_shown(value)} as epoch milliseconds is a time before 1974; expected at least 12 digits: if it is in "
+            "seconds, append 000"
         )
     if not 0 <= moment <= MAX_DUE_MS:
-        raise InvalidTime(f"the moment {_shown(value)} is out of range; expected one of the years 1970 to 9999")
+        raise InvalidTime(f"the time {_shown(value)} is out of range; expected one in the years 1970 to 9999")
     return moment
 
 
 def parse_duration(value: object) -> int:
-    """Read a length of time into milliseconds, or raise InvalidTime: requests, policies and settings are read alike.
+    """Read a length of time into milliseconds, or raise InvalidTime: for requests, policies and settings alike.
 
-    Accepted are `90s`, `5m`, `1h30m`, `200ms`, `2d`, `1w`, a plain number, which counts seconds, and `timedelta`. A
-    fraction of a millisecond is rounded up.
+    Accepted are `90s`, `5m`, `1h30m`, `200ms`, `2d`, `1w`, a plain number of seconds, and `timedelta`. A fraction of a
+    millisecond is rounded up.
     """
     delay: Decimal | int | None = None
     match value:
@@ -89,7 +90,7 @@ def parse_duration(value: object) -> int:
         case int() | float() if not isinstance(value, bool) and abs(value) <= MAX_DUE_MS:
             delay = Decimal(str(value)) * 1000
     if delay is None:
-        raise InvalidTime(f"{_shown(value)} is no delay; expected {_DELAYS}")
+        raise InvalidTime(f"{_shown(value)} is not a delay; expected {_DELAYS}")
     if delay < 0:
         raise InvalidTime(f"a delay cannot be negative: {_shown(value)}; expected {_DELAYS}")
     if delay > MAX_DUE_MS:
@@ -104,8 +105,8 @@ def _from_fixed_text(text: str, zone: ZoneInfo) -> int:
         if _DIGITS.fullmatch(text):
             return int(text)
         if text.lower() == "now" or _DELAY_FROM_NOW.fullmatch(text):
-            raise InvalidTime(f"{_shown(text)} counts from now, which is another moment each time; expected {_FIXED}")
-    raise InvalidTime(f"{_shown(text)} is no moment; expected {_FIXED}")
+            raise InvalidTime(f"{_shown(text)} is relative to now, which cannot be stored; expected {_FIXED}")
+    raise InvalidTime(f"{_shown(text)} is not a time; expected {_FIXED}")
 
 
 def _from_text(text: str, now_ms: int, zone: ZoneInfo) -> int:
@@ -133,7 +134,7 @@ def _from_iso(iso: re.Match[str], zone: ZoneInfo) -> int:
         if iso["zone"]:
             local = local.replace(tzinfo=_offset(iso["zone"].strip()))
     except ValueError as error:
-        raise InvalidTime(f"there is no moment {iso[0]!r}: {error}; expected {_FIXED}") from None
+        raise InvalidTime(f"{iso[0]!r} is not a valid time: {error}; expected {_FIXED}") from None
     return _from_datetime(local, zone) + _ceil(nanos, 1_000_000)
 
 
@@ -151,7 +152,7 @@ def _from_datetime(value: datetime, zone: ZoneInfo) -> int:
     local = value.replace(tzinfo=zone)
     if not value.fold:
         return _since_epoch(local)
-    # fold=0 is the first of two, and moves a skipped time forward. fold=1 is the second, but moves a skipped one back.
+    # fold=0 is the first of two, and moves a time in a gap forward. fold=1 is the second, but would move it back.
     return max(_since_epoch(local.replace(fold=0)), _since_epoch(local))
 
 
@@ -161,14 +162,14 @@ def _since_epoch(aware: datetime) -> int:
 
 
 def _from_fields(value: Mapping[Any, Any], zone: ZoneInfo) -> int:
-    """Read a Java LocalDateTime that was written out field by field."""
+    """Read a Java LocalDateTime that was serialized field by field."""
     year, month, day = (_field(value, "date", name) for name in ("year", "month", "day"))
     hour, minute = (_field(value, "time", name) for name in ("hour", "minute"))
     second, nano = (_field(value, "time", name, default=0) for name in ("second", "nano"))
     try:
         local = datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
     except (ValueError, OverflowError) as error:
-        raise InvalidTime(f"there is no moment {_shown(value)}: {error}") from None
+        raise InvalidTime(f"{_shown(value)} is not a valid time: {error}") from None
     if not 0 <= nano < 1_000_000_000:
         raise InvalidTime(f"time.nano is {_shown(nano)}; expected 0 to 999999999")
     return _from_datetime(local, zone) + _ceil(nano, 1_000_000)
@@ -178,19 +179,19 @@ def _field(value: Mapping[Any, Any], part: str, name: str, default: int | None =
     fields = value.get(part)
     found = fields.get(name, default) if isinstance(fields, Mapping) else None
     if not isinstance(found, int) or isinstance(found, bool):
-        raise InvalidTime(f"{part}.{name} of the moment is {_shown(found)}; expected a whole number")
+        raise InvalidTime(f"{part}.{name} of the time is {_shown(found)}; expected a whole number")
     return found
 
 
 def _from_delay_text(text: str) -> int | None:
-    """Milliseconds, negative ones too; None if it cannot be read."""
+    """Milliseconds, possibly negative; None if it cannot be read."""
     if text.startswith("-"):
         return -1
     return _from_units(f"{text}s" if _SECONDS.fullmatch(text) else text)
 
 
 def _from_units(text: str) -> int | None:
-    """Add up parts like `1h30m`, larger units first; None if it is anything else."""
+    """Add up parts like `1h30m`, larger units first; None if it has any other form."""
     nanos = 0
     place = 0
     larger = list(_UNITS_MS)
@@ -209,11 +210,11 @@ def _ceil(value: int, divisor: int) -> int:
 
 
 def _no_moment(value: object) -> InvalidTime:
-    return InvalidTime(f"{_shown(value)} is no moment; expected {_MOMENTS}")
+    return InvalidTime(f"{_shown(value)} is not a time; expected {_MOMENTS}")
 
 
 def _shown(value: object) -> str:
-    """What was given, short enough for a message."""
+    """The given value, short enough for a message."""
     match value:
         case str():
             return repr(value) if len(value) <= _LONGEST else f"{value[:_LONGEST]!r}..."

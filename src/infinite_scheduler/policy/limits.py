@@ -1,17 +1,17 @@
-"""How much memory each app may fill with waiting jobs."""
+"""How much memory each app may use for waiting jobs."""
 
 from __future__ import annotations
 
 
 class Budget:
-    """A number of bytes that apps share, half of it reserved for each of them alike.
+    """A number of bytes that apps share; half of it is reserved, in equal parts, for the apps.
 
-    An app that joined has a reserve of `total / (2 * apps)` that no other app can take; the rest goes to who asks
-    first. An app that joins while the others hold more than their part gets its reserve as they give back.
+    An app that joined has a reserve of `total / (2 * apps)` that no other app can take; the rest is first come, first
+    served. An app that joins while the others hold more than their part gets its reserve as they give memory back.
 
-    An app that holds nothing may always take one job, so that none is stuck because of its size. Such a job, if it does
-    not fit, is counted beside the budget: the others lose nothing by it, and the total is exceeded by at most one job
-    an app.
+    An app that holds nothing may always take one job, so that no job is stuck because of its size. If such a job does
+    not fit, it is counted outside the budget: the other apps lose nothing, and the total is exceeded by at most one job
+    per app.
     """
 
     __slots__ = ("_accounts", "_claimed", "total", "used_total")
@@ -25,7 +25,7 @@ class Budget:
         self._claimed = 0  # the sum of what each account claims
 
     def join(self, app: str) -> None:
-        """Give `app` a reserve; those of the others shrink."""
+        """Give `app` a reserve; the reserves of the others shrink."""
         self._accounts.setdefault(app, _Account()).joined = True
         self._share()
 
@@ -48,7 +48,7 @@ class Budget:
         return True
 
     def give(self, app: str, size: int) -> None:
-        """Give back what was taken, by one job or by several."""
+        """Give back what was taken, for one job or several."""
         account = self._accounts.get(app)
         if account is None or size > account.used:
             raise ValueError(f"app {app!r} gives back {size} bytes and holds {self.used(app)}")
@@ -68,7 +68,7 @@ class Budget:
         return account.used if account else 0
 
     def reserve(self, app: str) -> int:
-        """How many bytes are kept for `app` alone."""
+        """How many bytes are reserved for `app` alone."""
         return self._joined(app).reserve
 
     def _joined(self, app: str) -> _Account:
@@ -81,14 +81,14 @@ class Budget:
         self._claimed -= account.claim
         account.used += size
         self.used_total += size
-        # The job beside the budget is gone if one of its size went (equal ones may stand for each other) or if what is
-        # left is smaller than it.
+        # The job outside the budget is gone if one of its size was given back (jobs of equal size are interchangeable)
+        # or if what is left is smaller than it.
         if size < 0 and (account.beside == -size or account.used < account.beside):
             account.beside = 0
         self._claimed += account.claim
 
     def _share(self) -> None:
-        """Set the reserves anew after an app came or went."""
+        """Set the reserves again after an app joined or left."""
         joined = sum(account.joined for account in self._accounts.values())
         for account in self._accounts.values():
             account.reserve = self.total // (2 * joined) if account.joined else 0
@@ -96,7 +96,7 @@ class Budget:
 
 
 class _Account:
-    """What one app holds and what is kept for it."""
+    """What one app holds and what is reserved for it."""
 
     __slots__ = ("beside", "joined", "reserve", "used")
 
@@ -108,10 +108,10 @@ class _Account:
 
     @property
     def counted(self) -> int:
-        """What is held within the budget."""
+        """What is held inside the budget."""
         return self.used - self.beside
 
     @property
     def claim(self) -> int:
-        """What nobody else may take."""
+        """What no other app may take."""
         return max(self.counted, self.reserve)

@@ -1,4 +1,4 @@
-"""What happens to a job that comes too late."""
+"""What happens to a job that is late."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -9,10 +9,10 @@ from infinite_scheduler.policy.calendar import Delay, parse_duration
 
 @dataclass(frozen=True, slots=True)
 class FireNow:
-    """However late, the job is handed over once."""
+    """The job is handed over once, however late."""
 
     def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:  # noqa: ARG002
-        """None: every job fires."""
+        """None: every job is handed over."""
         return None
 
 
@@ -21,7 +21,7 @@ class Skip:
     """A job that is later than the misfire threshold expires."""
 
     def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:
-        """None to fire, or why the job expires."""
+        """None to hand the job over, or why it expires."""
         late_ms = _late_ms(due_ms, accepted_ms, now_ms)
         if late_ms <= threshold_ms:
             return None
@@ -45,7 +45,7 @@ class ExpireAfter:
             raise ValueError(f"expire_after: {error}") from None
 
     def decide(self, *, due_ms: int, accepted_ms: int, now_ms: int, threshold_ms: int) -> str | None:  # noqa: ARG002
-        """None to fire, or why the job expires."""
+        """None to hand the job over, or why it expires."""
         late_ms = _late_ms(due_ms, accepted_ms, now_ms)
         if late_ms <= self._ms:
             return None
@@ -53,9 +53,9 @@ class ExpireAfter:
 
 
 Misfire: TypeAlias = FireNow | Skip | ExpireAfter
-"""What an app may choose for jobs that come too late."""
+"""What an app may choose for late jobs."""
 
 
 def _late_ms(due_ms: int, accepted_ms: int, now_ms: int) -> int:
-    """Lateness counts from acceptance for a job that was asked for after its moment."""
+    """Lateness counts from acceptance if the job was already due when it was accepted."""
     return now_ms - max(due_ms, accepted_ms)

@@ -1,17 +1,17 @@
-"""A sorted set of milliseconds, for what must find its earliest and its latest moment at once."""
+"""A sorted set of milliseconds that finds its earliest and its latest moment fast."""
 
 from bisect import bisect_left, insort
 
-# A group holds 1,024 values at most, so that keeping it sorted moves no more than 8 KiB. Three levels of groups span
-# 1 s, 17 min and 12 days; above them one list, which is short for all moments that anybody means.
+# A group holds at most 1,024 values, so that keeping it sorted moves at most 8 KiB. Three levels of groups span 1 s, 17
+# min and 12 days; above them is one list, which is short for all realistic moments.
 _GROUP_BITS = 10
 _LEVELS = 3
 
 
 class Moments:
-    """Distinct moments in order: the first is known, the last is found without searching, empty stretches cost nothing.
+    """Distinct moments in order: the first is known, the last is found without searching, gaps cost nothing.
 
-    Values that share their upper bits are one sorted list, and those upper bits are a value of the level above. Any
+    Values that share their upper bits are in one sorted list, and those upper bits are a value of the level above. Any
     integer is a moment.
     """
 
@@ -29,7 +29,7 @@ class Moments:
         return self._find(-1)
 
     def add(self, ms: int) -> None:
-        """Take in a moment that is not held yet."""
+        """Add a moment that is not in the set."""
         if self.first is None or ms < self.first:
             self.first = ms
         value = ms
@@ -44,7 +44,7 @@ class Moments:
         insort(self._top, value)
 
     def remove(self, ms: int) -> None:
-        """Forget a moment that is held."""
+        """Remove a moment that is in the set."""
         value = ms
         for level in self._levels:
             group = value >> _GROUP_BITS
@@ -60,7 +60,7 @@ class Moments:
             self.first = self._find(0)
 
     def pop_first(self) -> int | None:
-        """Forget the earliest moment and return the one that is the earliest then."""
+        """Remove the earliest moment and return the next one."""
         if self.first is None:
             return None
         members = self._seconds[self.first >> _GROUP_BITS]

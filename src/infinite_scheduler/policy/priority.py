@@ -1,4 +1,4 @@
-"""The queue of what is due: high before normal before low, and nobody waits for ever."""
+"""The queue of due items: high before normal before low, and no priority starves."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from infinite_scheduler.policy.moments import Moments
 T = TypeVar("T")
 
 TURNS: Final = 8
-"""Takes from higher priorities after which a lower one that waits has its turn."""
+"""How many items are taken from higher priorities before a waiting lower one has its turn."""
 
 _LOWEST_FIRST: Final = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
-# Consumed places at the start of a bucket are cut off once they are this many and half of it.
+# Consumed slots at the start of a bucket are cut off once there are this many and they are half of it.
 _CUT = 1024
 
 
 class PriorityQueue(Generic[T]):
-    """Ready items by priority, then by due time, then in the order in which they came.
+    """Ready items by priority, then by due time, then in order of arrival.
 
     While an item of a lower priority waits, at most `TURNS` in a row are taken from higher ones.
     """
@@ -28,23 +28,23 @@ class PriorityQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._lanes: tuple[_Lane[T], _Lane[T], _Lane[T]] = (_Lane(), _Lane(), _Lane())
-        # Takes from higher priorities while this one waited, since it was served last.
+        # How many items were taken from higher priorities while this one waited, since its last turn.
         self._normal_passed = 0
         self._low_passed = 0
-        self._outdated = 0  # so many at most, since they were last dropped
+        self._outdated = 0  # at most this many unwanted items, since they were last dropped
 
     def __len__(self) -> int:
         high, normal, low = self._lanes
         return high.size + normal.size + low.size
 
     def push(self, priority: Priority, due_ms: int, item: T) -> None:
-        """Let `item` wait for its turn."""
+        """Add an item."""
         self._lanes[priority].push(due_ms, item)
 
     def pop(self) -> T:
         """Take the item whose turn it is; IndexError if there is none."""
         high, normal, low = self._lanes
-        # Low before normal: if the turn of both has come, a take from normal would pass low over once too often.
+        # Low before normal: if both have their turn, taking from normal would pass low over once too often.
         if low.size and self._low_passed >= TURNS:
             chosen = low
         elif high.size and not (normal.size and self._normal_passed >= TURNS):
@@ -77,10 +77,10 @@ class PriorityQueue(Generic[T]):
         return self._lanes[priority].size
 
     def drop_last(self, by: Priority, share: int, *, owed: bool = False) -> T | None:
-        """Take the item that makes room for one of priority `by`, or None: the latest of the priority that spares one.
+        """Remove and return the item that makes room for one of priority `by`: the last of the priority that gives.
 
-        Lower priorities spare what they have beyond `share`, the lowest first. If room is `owed` to this one, a higher
-        priority spares one; otherwise its own does.
+        Lower priorities give what they have beyond `share`, the lowest first. If room is `owed` to priority `by`, a
+        higher one gives; otherwise its own does. None if there is nothing to give.
         """
         for priority in _LOWEST_FIRST:
             if priority <= by:
@@ -99,23 +99,23 @@ class PriorityQueue(Generic[T]):
         return item
 
     def outdate(self, count: int, wanted: Callable[[T], bool]) -> None:
-        """Up to `count` more items are not wanted any more: drop all such items once they may be half of the queue.
+        """Note that up to `count` more items are unwanted; drop all unwanted items once they may be half of the queue.
 
-        So a call costs the same for each item that it counts, and a queue without a wanted item is empty.
+        So the cost of a call is proportional to `count`, and a queue without a wanted item is empty.
         """
         self._outdated += count
         if 2 * self._outdated > len(self):
             self.retain(wanted)
 
     def retain(self, wanted: Callable[[T], bool]) -> None:
-        """Drop what is not wanted; the others keep their order."""
+        """Drop the items that are not wanted; the others keep their order."""
         for lane in self._lanes:
             lane.retain(wanted)
         self._forget_turns()
         self._outdated = 0
 
     def _forget_turns(self) -> None:
-        """A priority of which nothing is left waits anew for its turn."""
+        """Start the count again for a priority that has no items left."""
         _, normal, low = self._lanes
         if not normal.size:
             self._normal_passed = 0
@@ -124,10 +124,11 @@ class PriorityQueue(Generic[T]):
 
 
 class _Lane(Generic[T]):
-    """The items of one priority: a run of those that came in due order, and aside those that came late.
+    """The items of one priority: a run of those that arrived in due order, and an aside of those that did not.
 
-    Most come in order, and a run costs next to nothing. An item goes aside if it belongs before the end of the run, or
-    before or beside one that is aside already: so of two with the same due, the one in the run is the older.
+    Most arrive in order, and the run costs next to nothing. An item goes aside if it belongs before the end of the run,
+    or before or beside an item that is already aside: so of two items due at the same time, the one in the run is
+    older.
     """
 
     __slots__ = ("_aside", "_run", "size")
@@ -147,7 +148,7 @@ class _Lane(Generic[T]):
         return run if aside is None or run <= aside else aside
 
     def push(self, due_ms: int, item: T) -> None:
-        """Let an item wait."""
+        """Add an item."""
         self.size += 1
         run = self._run
         if run and due_ms < run[-1][0]:
@@ -160,7 +161,7 @@ class _Lane(Generic[T]):
             self._aside.push(due_ms, item)
 
     def pop(self) -> T:
-        """Take the item with the earliest due."""
+        """Take the item that is due first."""
         self.size -= 1
         run = self._run
         aside = self._aside.moments.first
@@ -169,7 +170,7 @@ class _Lane(Generic[T]):
         return run.popleft()[1]
 
     def drop_last(self) -> T:
-        """Take the item with the latest due."""
+        """Take the item that is due last."""
         self.size -= 1
         run = self._run
         aside = self._aside.moments.last
@@ -178,23 +179,23 @@ class _Lane(Generic[T]):
         return run.pop()[1]
 
     def retain(self, wanted: Callable[[T], bool]) -> None:
-        """Drop what is not wanted."""
+        """Drop the items that are not wanted."""
         self._run = deque(entry for entry in self._run if wanted(entry[1]))
         self.size = len(self._run) + self._aside.retain(wanted)
 
 
 class _Aside(Generic[T]):
-    """Items in any order of arrival, in one list a due millisecond."""
+    """Items in any order of arrival, in one list per due millisecond."""
 
     __slots__ = ("_buckets", "_consumed", "moments")
 
     def __init__(self) -> None:
         self.moments = Moments()
-        self._buckets: dict[int, list[Any]] = {}  # of T; a consumed place holds None
-        self._consumed: dict[int, int] = {}  # how many places at the start of a bucket are consumed
+        self._buckets: dict[int, list[Any]] = {}  # of T; a consumed slot holds None
+        self._consumed: dict[int, int] = {}  # how many slots at the start of a bucket are consumed
 
     def push(self, due_ms: int, item: T) -> None:
-        """Put an item behind those of the same moment."""
+        """Add an item after those of the same moment."""
         bucket = self._buckets.get(due_ms)
         if bucket is None:
             self._buckets[due_ms] = [item]
@@ -227,7 +228,7 @@ class _Aside(Generic[T]):
         return item
 
     def retain(self, wanted: Callable[[T], bool]) -> int:
-        """Drop what is not wanted. Returns how many items are left."""
+        """Drop the items that are not wanted. Returns how many are left."""
         left = 0
         for moment, bucket in list(self._buckets.items()):
             bucket[:] = [item for item in bucket[self._consumed.pop(moment, 0) :] if wanted(item)]
@@ -237,7 +238,7 @@ class _Aside(Generic[T]):
         return left
 
     def _forget(self, moment: int) -> None:
-        """Drop a moment that has no item left."""
+        """Drop a moment that has no items left."""
         del self._buckets[moment]
         self._consumed.pop(moment, None)
         self.moments.remove(moment)

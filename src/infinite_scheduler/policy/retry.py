@@ -12,7 +12,7 @@ from infinite_scheduler.policy.calendar import Delay, parse_duration
 
 
 class _Waits(NamedTuple):
-    """The lengths of time of a policy in milliseconds, as they are counted with."""
+    """The delays of a policy in milliseconds, as they are used in calculations."""
 
     delays: tuple[int, ...] | None
     initial: int
@@ -22,30 +22,30 @@ class _Waits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and how far apart a job is tried.
+    """How often a job is tried, and with which delays.
 
     Names and values are those of the settings `apps.NAME.retry`: a length of time is text such as "10s", a `timedelta`
     or a number of seconds.
 
-    The delays are a list (`delays`) or grow exponentially: `initial`, times `factor` each time, `maximum` at most. A
-    list that is shorter than the attempts repeats its last delay. The default is 1 s, 2 s, 4 s, 8 s, 16 s, each up to a
-    tenth longer: six attempts in all.
+    The delays are a list (`delays`), or they grow exponentially: `initial`, multiplied by `factor` each time, at most
+    `maximum`. A list that is shorter than the number of attempts repeats its last delay. The default is 1 s, 2 s, 4 s,
+    8 s, 16 s, each up to a tenth longer: six attempts in all.
 
-    `count_from="attempt"` counts a delay from the end of the attempt that failed. `count_from="creation"` counts it
-    from the moment the job was created; a delay that repeats then counts on from the one before it, so delays of 1 and
-    5 minutes mean attempts 1, 5, 10, 15 ... minutes after creation.
+    `count_from="attempt"` counts a delay from the end of the failed attempt. `count_from="creation"` counts it from the
+    creation of the job; a repeated delay is then added to the one before it, so delays of 1 and 5 minutes mean attempts
+    1, 5, 10, 15 ... minutes after creation.
 
-    `floor` is the least time between the end of an attempt and the next one. It keeps the attempts that a downtime made
-    late from following each other in a burst.
+    `floor` is the shortest time between the end of an attempt and the next one. After a downtime, it keeps late
+    attempts from following each other in a burst.
 
-    An error is retried if it is one of `retry_on`, none of `give_up_on`, and does not say `retryable = False` itself.
+    An error is retried if it is one of `retry_on`, not one of `give_up_on`, and has no `retryable = False` of its own.
     """
 
     delays: Sequence[Delay] | None = None
     initial: Delay = timedelta(seconds=1)
     factor: float = 2.0
     maximum: Delay = timedelta(hours=1)
-    jitter: float = 0.1  # each delay is longer by up to this fraction: those that failed together come back apart
+    jitter: float = 0.1  # each delay is longer by up to this fraction: jobs that failed together are spread out
     max_attempts: int = 6
     count_from: Literal["attempt", "creation"] = "attempt"
     floor: Delay = timedelta(milliseconds=100)
@@ -82,7 +82,7 @@ class RetryPolicy:
         error: BaseException | None,
         rand: Callable[[], float],
     ) -> int | None:
-        """The moment of the attempt after number `attempt`, which ended at `finished_ms`; None means give up.
+        """When the attempt after number `attempt`, which ended at `finished_ms`, is due; None means give up.
 
         `error` is None if the attempt ended without one, as when it was interrupted. `rand` is like `random.random`.
         """

@@ -26,7 +26,7 @@ SCHEMES: Final[dict[str, str]] = {
 
 
 def open_store(url: str, clock: "Clock", options: "Options | None" = None) -> "Store":
-    """The store that a URL names; it is not connected yet."""
+    """Create the store for a URL; it is not connected yet."""
     return scheme_of(url).open(url, clock, options or {})
 
 
@@ -36,7 +36,7 @@ def scheme_of(url: str) -> "Scheme":
     if found is None:
         known = ", ".join("jdbc:…" if name == "jdbc" else f"{name}://…" for name in SCHEMES)
         raise ConfigError(
-            f"store.url: no store for {_word(url)!r} in this version; expected a URL that begins as one of {known}"
+            f"store.url: this version has no store for {_word(url)!r}; expected a URL that begins as one of {known}"
         )
     return found
 
@@ -57,6 +57,6 @@ def _word(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL without its secrets, for people to see; other text stays as it is, unless it looks like one."""
+    """The URL without its secrets, for people to see; other text is unchanged, unless it looks like a secret."""
     scheme = find_scheme(url)
     return masked(url) if scheme is None else masked(url, scheme.shows)

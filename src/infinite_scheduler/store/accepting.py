@@ -11,14 +11,14 @@ from infinite_scheduler.store.cluster import AppInfo
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The job that an idempotency key belongs to, and what its content comes down to."""
+    """The job that has an idempotency key, and the digest of its content."""
 
     key: bytes
     digest: bytes
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to change a job; not granted means too late."""
+    """The answer to a request to change a job; not granted means too late."""
 
     granted: bool
     record: JobRecord
@@ -29,17 +29,18 @@ class Accepting(ABC):
 
     @abstractmethod
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """Make the app known to the store, with its shards and tables, or find it as it is.
+        """Add the app to the store, with its shards and tables, or return it if it exists.
 
-        Raises StoreMismatch when it exists with another number of shards than asked for.
+        Raises StoreMismatch if it exists with another number of shards.
         """
 
     @abstractmethod
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs, all or none, in order. Durable on return.
 
-        A job whose idempotency key is known answers with the first one's id; KeyConflict if its digest differs. A lost
-        answer is asked again without making a second job. Raises UnknownApp for an app that the store does not know.
+        A job whose idempotency key is known answers with the id of the first one; KeyConflict if its digest differs.
+        After a lost answer the insert is repeated without creating a second job. Raises UnknownApp for an app that is
+        not registered.
         """
 
     @abstractmethod
@@ -51,7 +52,7 @@ class Accepting(ABC):
 
     @abstractmethod
     async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
-        """Those of these idempotency keys that belong to a job already; looking takes none of the others."""
+        """Those of these idempotency keys that already belong to a job; the others stay free."""
 
     @abstractmethod
     async def change(
@@ -65,7 +66,7 @@ class Accepting(ABC):
     ) -> Verdict:
         """Cancel, reschedule, run now or retry one job. Durable on return.
 
-        A granted cancel never fires, a granted reschedule not at the old moment. Asks the owner where it decides;
-        raises Unavailable when it stays silent for `patience_ms`: then nothing was and nothing will be decided. Raises
-        UnknownJob.
+        A granted cancel is never handed over, a granted reschedule not at the old time. Asks the owner if the owner
+        decides; raises Unavailable if the owner does not answer within `patience_ms`: then nothing was and nothing will
+        be decided. Raises UnknownJob.
         """

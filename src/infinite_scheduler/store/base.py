@@ -40,7 +40,7 @@ class Store(Accepting, Looking, Operating):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what is under way and disconnect; a second call does nothing."""
+        """Finish calls in progress and disconnect; a second call does nothing."""
 
     def enqueue(self, connection: Any, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         del connection, specs
@@ -61,7 +61,7 @@ class Store(Accepting, Looking, Operating):
         raise self.abilities.refusal(Ability.SEARCH)
 
     def inbox(self) -> Inbox:
-        """The side of this store that takes in what is read from topics; the store must be open."""
+        """The part of this store that takes messages read from topics; the store must be open."""
         raise self.abilities.refusal(Ability.INBOX)
 
     def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:

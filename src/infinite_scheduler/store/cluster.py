@@ -8,7 +8,7 @@ from infinite_scheduler.model import Owner, Shard
 
 
 class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An app as the store knows it."""
+    """An app as the store has it."""
 
     name: str
     shards: int
@@ -18,22 +18,22 @@ class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as the others see it; `beat` changes with every sign of life."""
+    """A node as the others see it; `beat` changes with every heartbeat."""
 
     nonce: str
     node_id: str
     apps: frozenset[str]
     started_ms: int
-    draining: bool = False  # it gives up what it has and takes nothing: it is about to stop, was asked to, or is off
+    draining: bool = False  # it gives up its shards and takes none: it is stopping, was asked to, or its clock is off
     drain_asked: bool = False  # an operator asked it to
-    clock_off: bool = False  # its clock is too far from the store's
-    clock_offset_ms: int | None = None  # the store's clock less its own, where the store has one
+    clock_off: bool = False  # its clock differs too much from the store's
+    clock_offset_ms: int | None = None  # the store's clock minus its own, if the store has one
     beat: int = 0
     beat_ms: int = 0
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard row: who owns it, up to where the owner decides, and before which moment all is settled."""
+    """A shard row: its owner, the line up to which the owner decides, and the low before which all is settled."""
 
     shard: Shard
     owner: Owner
@@ -42,12 +42,12 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def released(self) -> bool:
-        """Nobody owns it."""
+        """Has it no owner?"""
         return not self.owner.nonce
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's clock, read once: between two readings of the asking process's steady clock."""
+    """The store's clock, read once between two readings of the asking process's steady clock."""
 
     store_ms: int  # rounded down
     asked_us: int
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node learns by a heartbeat: the cluster at one moment."""
+    """What a node learns from a heartbeat: the cluster at one moment."""
 
     nodes: tuple[NodeInfo, ...]
     shards: tuple[ShardInfo, ...]

@@ -1,7 +1,7 @@
-"""The port of a store's inbox: what is read from partitioned topics goes in together with how far it was read.
+"""The port of a store's inbox: messages read from partitioned topics are stored together with the group's position.
 
-A position in the source is written in the transaction of the jobs, by compare and set. That alone makes intake exactly
-once: whoever else reads the same partition, one of the two finds that the position is not where it was.
+The position is written in the transaction of the jobs, by compare-and-set. That alone makes intake exactly once: if two
+consumers read the same partition, one of them finds that the position has moved.
 """
 
 import enum
@@ -18,7 +18,7 @@ _turns = itertools.count()
 
 
 def new_letter_id(failed_ms: int) -> str:
-    """An id for a dead letter: those of later moments sort behind, and of one moment those that were made later."""
+    """An id for a dead letter; ids sort by time, and within one moment by order of creation."""
     turn = next(_turns) & 0xFFFFFF
     return (failed_ms.to_bytes(6, "big") + turn.to_bytes(3, "big") + os.urandom(7)).hex()
 
@@ -32,31 +32,31 @@ class Source(msgspec.Struct, frozen=True, order=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group has come: every message before `next` is accepted, skipped as a repeat, or a dead letter."""
+    """How far a group has read: every message before `next` was accepted, skipped as a repeat, or is a dead letter."""
 
     source: Source
     next: int
-    topic_id: str | None  # a topic that was made anew under its name has another; None: the broker did not tell
+    topic_id: str | None  # a topic that was deleted and created again has another; None: the broker did not say
     moved_ms: int
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A compare-and-set of a place: it happens only if `next` is still what was seen."""
+    """A compare-and-set of a position: it happens only if `next` is still what was seen."""
 
     source: Source
-    seen: int | None  # None: there is no place of this source yet
+    seen: int | None  # None: this source has no position yet
     next: int
     topic_id: str | None = None
 
 
 class LetterState(enum.StrEnum):
-    """What has become of a dead letter."""
+    """What has happened to a dead letter."""
 
-    UNSENT = "unsent"  # its record on the dead letter topic has yet to follow
+    UNSENT = "unsent"  # it still has to be sent to the dead letter topic
     SENT = "sent"
     KEPT = "kept"  # there is no dead letter topic: it is only here
-    REFUSED = "refused"  # the dead letter topic takes it never, so it is only here
-    REPLAYED = "replayed"  # it became a job after all
+    REFUSED = "refused"  # the dead letter topic can never take it, so it is only here
+    REPLAYED = "replayed"  # it was replayed as a job
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +72,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     failed_ms: int
     dlq_topic: str | None
     state: LetterState
-    note: str | None = None  # why the topic refused it, or the id of the job that it became
+    note: str | None = None  # why the topic refused it, or the id of its job after a replay
     cut_bytes: int = 0  # of the message that the store could not take; the source may still have them
 
     @property
     def size(self) -> int:
-        """The bytes of the message, as far as it is here."""
+        """The bytes of the message, as far as it is stored."""
         return len(self.key or b"") + len(self.value or b"") + self.header_size
 
     @property
@@ -87,7 +87,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to list, newest first unless said otherwise."""
+    """Which dead letters to list, newest first by default."""
 
     group: str | None = None
     topic: str | None = None
@@ -95,7 +95,7 @@ class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: int | None = None  # failed before this moment
     oldest_first: bool = False
     limit: int = 100
-    room: int = 8 << 20  # bytes of keys and values after which no more are read; one at least
+    room: int = 8 << 20  # bytes of keys and values after which no more are read; at least one is
     cursor: str | None = None
 
 
@@ -107,27 +107,27 @@ class Letters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox(ABC):
-    """What a door that reads topics asks of a store; any process may."""
+    """What a door that reads topics needs from a store, in any process."""
 
     @abstractmethod
     async def take(
         self, specs: Sequence[JobSpec], letters: Sequence[DeadLetter], moves: Sequence[Move]
     ) -> Sequence[Accepted]:
-        """Accept jobs in order, keep dead letters, and move places: all or none. Durable on return.
+        """Accept jobs in order, keep dead letters, and move positions: all or none. Durable on return.
 
-        A job whose idempotency key is known is skipped whatever its content: its answer is `repeated`, and `differs`
-        when the content is another. Raises PlacesMoved when a place is not as it was seen, UnknownApp for an app that
-        the store does not know; then nothing was written. Raises StoreUnavailable when that is not known: read the
-        places, they tell.
+        A job whose idempotency key is known is skipped whatever its content: its answer is `repeated`, and `differs` if
+        the content is another. Raises PlacesMoved if a position is not as it was seen, UnknownApp for an app that is
+        not registered; then nothing was written. Raises StoreUnavailable if the result is unknown: then the positions
+        tell.
         """
 
     @abstractmethod
     async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
-        """How far groups have come, in order."""
+        """How far groups have read, in order."""
 
     @abstractmethod
     async def reset(self, moves: Sequence[Move]) -> None:
-        """Set places by hand, all or none; raises PlacesMoved when one is not as it was seen."""
+        """Set positions by hand, all or none; raises PlacesMoved if one is not as it was seen."""
 
     @abstractmethod
     async def letters(self, query: LetterQuery) -> Letters:
@@ -139,13 +139,13 @@ class Inbox(ABC):
 
     @abstractmethod
     async def mark(self, letter_ids: Collection[str], state: LetterState, note: str | None = None) -> None:
-        """Remember what has become of unsent dead letters; those in another state stay as they are."""
+        """Record what happened to unsent dead letters; those in another state stay unchanged."""
 
     @abstractmethod
     async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
-        """Accept the job that a dead letter has become and mark the letter: both or none, and only once.
+        """Accept the job made from a dead letter and mark the letter: both or none, and only once.
 
-        A letter that was replayed before answers with its first job, `repeated`.
+        If the letter was replayed before, the answer is its first job, `repeated`.
         """
 
     @abstractmethod
@@ -154,4 +154,4 @@ class Inbox(ABC):
 
     @abstractmethod
     async def live_keys(self) -> int:
-        """How many idempotency keys are remembered; where they are very many, about as many."""
+        """How many idempotency keys are remembered; an estimate if they are very many."""

@@ -35,7 +35,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     counts: Mapping[
         str, Mapping[str, int]
-    ]  # app → accepted, done, failed, expired, cancelled, retried: since retention
+    ]  # app → accepted, done, failed, expired, cancelled, retried: within retention
 
 
 class Looking(ABC):

@@ -14,4 +14,4 @@ class Marks(ABC):
 
     @abstractmethod
     async def mark(self, owners: Mapping[Shard, Owner], jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-        """Remember that these jobs are in a window of `size`, instead of another. Returns what shards are lost."""
+        """Record that these jobs are in a window of `size`, instead of another. Returns the lost shards."""

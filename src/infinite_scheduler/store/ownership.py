@@ -11,7 +11,7 @@ from infinite_scheduler.store.marks import Lifted, Marks
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to own a shard, with what was seen when it was decided."""
+    """A request to own a shard, with what was seen when it was decided."""
 
     shard: Shard
     seen: Owner
@@ -47,19 +47,19 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     start: bytes
     end: bytes
     limit: int  # jobs, at most
-    room: int  # bytes of payload after which no more rows are read, nor entries; one of each at least
+    room: int  # bytes of payload after which no more rows or entries are read; at least one of each
     priority: Priority | None = None
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs in the order of their positions; all before `next` were read, or all of the range when it is None."""
+    """Jobs in the order of their positions; all before `next` were read, or all of the range if it is None."""
 
     jobs: Sequence[Job]
     next: bytes | None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to the owner of a shard; without a change it is a wake: look at these jobs."""
+    """A request to the owner of a shard; without a change it is a wake: look at these jobs."""
 
     id: bytes
     shard: Shard
@@ -69,7 +69,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(requests: Iterable[Request]) -> int:
-    """How many jobs these requests name; one that names none counts too."""
+    """How many jobs these requests name; one that names none counts as one."""
     return sum(len(request.keys) or 1 for request in requests)
 
 
@@ -77,19 +77,19 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """How a request for a change was decided."""
 
     request: Request
-    claimed: bool  # False: the caller had taken it back, nothing was decided
+    claimed: bool  # False: the caller had withdrawn it, and nothing was decided
     granted: bool
-    job: Job | None = None  # the job as it stands now, when it is pending, not handed over, and was read
+    job: Job | None = None  # the job as it is now, if it is pending, not handed over, and was read
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What answering requests led to."""
+    """The result of answering requests."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
     woken: Sequence[Job]  # pending, due before the line
-    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: they were not read, for want of room
+    left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: there was no room to read them
     rulings: Sequence[Ruling]
-    low_ms: Mapping[Shard, int]  # where low stands now
+    low_ms: Mapping[Shard, int]  # the current low
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -101,7 +101,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_ms: int
     due_ms: int = 0
     error: str | None = None
-    marked: bool = False  # it was fired in a marked batch
+    marked: bool = False  # it was handed over in a marked batch
 
     @property
     def shard(self) -> Shard:
@@ -116,7 +116,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of settlements."""
+    """The result of recording settlements."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was recorded there
     missed: frozenset[Shard]  # a row was not as this node remembered it: reload the shard
@@ -138,7 +138,7 @@ Poke = Callable[[Collection[Shard]], None]
 class Ownership(ABC):
     """What one node does to the shards it owns; every write is fenced by (nonce, epoch), never by a time.
 
-    Of one lane at most one call may be under way at a time, and its effect in memory comes before the next one.
+    At most one call per lane may be in progress at a time, and it is applied to memory before the next one.
     """
 
     lanes: int
@@ -156,18 +156,18 @@ class Ownership(ABC):
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
     ) -> View:
-        """Renew the sign of life, durably on return, and look at the cluster; or only look.
+        """Renew the lease, durably on return, and look at the cluster; or only look.
 
-        What it says of itself is written when it renews. The view has a sample of the store's clock, if it has one.
+        What the node says of itself is written on renewal. The view has a sample of the store's clock, if it has one.
         """
 
     @abstractmethod
     async def leave(self) -> None:
-        """Forget this node; it must not own a shard any more."""
+        """Remove this node; it must not own a shard any more."""
 
     @abstractmethod
     async def take(self, claims: Sequence[Claim]) -> Sequence[Grant]:
-        """Own these shards, as far as they still are as they were seen; the epoch grows by one."""
+        """Own these shards, unless they have changed since they were seen; the epoch grows by one."""
 
     @abstractmethod
     async def release(self, owners: Mapping[Shard, Owner], low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
@@ -177,7 +177,7 @@ class Ownership(ABC):
     async def reload(
         self, owners: Mapping[Shard, Owner], handed_over: Collection[bytes], lifted: Lifted
     ) -> Sequence[Grant]:
-        """After doubt: wait for whatever transaction is still open on these shards, then say which are still owned.
+        """After doubt: wait for any transaction that is still open on these shards, then return those still owned.
 
         The marks in `lifted` are, of jobs that are not handed over.
         """
@@ -188,15 +188,15 @@ class Ownership(ABC):
 
     @abstractmethod
     async def scan(self, scan: Scan) -> Page:
-        """Read pending jobs by position in one fresh snapshot, rows and entries."""
+        """Read pending jobs by position in one fresh snapshot, from rows and entries."""
 
     @abstractmethod
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
 
-        They come in any order, and reading them changes nothing: who wants more consumes these first.
+        They come in any order, and reading them changes nothing: to get more, consume these first.
 
-        Without a poke a store that knows that nobody else wrote since the last call may answer without looking.
+        Without a poke, a store that knows that nothing was written since the last call may answer without looking.
         """
 
     @abstractmethod
@@ -207,10 +207,10 @@ class Ownership(ABC):
         handed_over: Collection[bytes],
         room: int,
     ) -> Answers:
-        """Consume requests: read what the wakes name, decide the changes, refuse those of jobs that are handed over.
+        """Consume requests: read the jobs named by wakes, decide the changes, refuse those of jobs already handed over.
 
         Of the jobs that the owner has to hold now, as many are read as fit into `room` bytes of payload, the earliest
-        first and one at least; the others are left to scan.
+        first, at least one; the others are left to scan.
         """
 
     @abstractmethod
@@ -221,4 +221,4 @@ class Ownership(ABC):
 
     @abstractmethod
     async def maintain(self) -> Upkeep:
-        """Make tables ahead, drop old ones, prune and fold: at most a short slice of work, by one node at a time."""
+        """Create tables ahead, drop old ones, prune and fold: a short slice of work, by one node at a time."""

@@ -13,7 +13,7 @@ Options = Mapping[str, Any]
 """What the settings say of a store beside its URL, by their names there; a length of time is `NAME_ms`, a number."""
 
 Parts = Mapping[str, Any]
-"""What separate settings say of an address where a URL leaves it open: host, port, user, …"""
+"""What separate settings say about an address if a URL leaves it open: host, port, user, …"""
 
 NOT_AN_ADDRESS: Final = frozenset({"password", "connect_timeout"})
 """Parts that do not say where a store is: from the environment they may stand beside any URL."""
@@ -31,7 +31,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What there was to do before nodes can use a store, and is done."""
 
     done: Sequence[str]  # a line for each thing, for people
-    notes: Sequence[str]  # where the store keeps to what it has, although the settings say something else
+    notes: Sequence[str]  # where the store keeps what it has, although the settings say something else
     data: Mapping[str, Any]  # all of it, for programs
 
 
@@ -47,11 +47,13 @@ class Scheme(ABC):
         del url
 
     def complete(self, url: str | None, parts: Parts) -> str:
-        """The URL with what it leaves open filled in, or one made of the parts alone. Raises BadPart."""
+        """The URL completed from the parts, or one made of the parts alone. Raises BadPart."""
         places = [name for name in parts if name not in NOT_AN_ADDRESS]
         if places or url is None:
             part = places[0] if places else "url"
-            raise BadPart(part, "contradicts store.url, which names no database server: leave out one of the two")
+            raise BadPart(
+                part, "contradicts store.url, which does not name a database server: leave out one of the two"
+            )
         return url
 
     def needs_password(self, url: str) -> bool:

@@ -1,4 +1,4 @@
-"""For tests: a clock that is moved by hand, a node that runs by it, a broker, the promises of stores and handlers."""
+"""For tests: a clock moved by hand, a node that follows it, a broker, the promises of stores and handlers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 START_MS: Final = 1_767_225_600_000
-"""2026-01-01T00:00:00Z: where the wall clock begins unless a test says otherwise."""
+"""2026-01-01T00:00:00Z: where the wall clock begins by default."""
 
 
 class ManualTimer:
@@ -26,13 +26,12 @@ class ManualClock:
     """Both clocks, moved by hand: `advance` moves them together, `step_wall` sets the wall clock alone.
 
     Timers run on the steady clock. `advance` calls back those that it passes, each at its own moment. A test of code
-    that waits in tasks wants them one by one, with time for the tasks in between: that is what `step` and `Harness` are
-    for.
+    that waits in tasks needs them one by one, with time for the tasks in between: use `step` or `Harness` for that.
     """
 
     def __init__(self, start_ms: int = START_MS) -> None:
         self._wall_ms = start_ms
-        self._steady_ms = 1_000_000  # any number will do, as long as nobody takes one clock for the other
+        self._steady_ms = 1_000_000  # an arbitrary number, so that the two clocks cannot be confused
         self._timers: list[tuple[int, int, ManualTimer]] = []
         self._count = itertools.count()
 
@@ -59,7 +58,7 @@ class ManualClock:
     def step(self, until_ms: int, *, wall: bool = True) -> bool:
         """Go to the next timer, if it is not after `until_ms` of the steady clock, and call it back; else go there.
 
-        False: there was no such timer. With `wall=False` the wall clock stands still meanwhile.
+        False: there was no such timer. With `wall=False` the wall clock stands still.
         """
         next_ms = self.next_timer_ms()
         found = next_ms is not None and next_ms <= until_ms

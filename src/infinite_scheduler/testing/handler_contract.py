@@ -101,7 +101,7 @@ class HandlerContract(ABC):
     """Does work end when its call is cancelled or times out? That of a thread does not."""
 
     patience_s: float = 20.0
-    """How long, in real time, something is waited for that must happen by itself."""
+    """How long, in real time, to wait for something that must happen by itself."""
 
     @abstractmethod
     def make_handler(self, clock: Clock) -> Handler:

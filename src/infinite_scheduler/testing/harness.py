@@ -1,4 +1,4 @@
-"""A whole node on a clock that is moved by hand: an hour of it takes about a second."""
+"""A complete node on a clock that is moved by hand: an hour takes about a second."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
@@ -22,11 +22,11 @@ from infinite_scheduler.testing.pump import Pump
 T = TypeVar("T")
 
 LINGER_MS: Final = 100
-"""Outcomes wait a few ms for company before they are made durable; after this long they are, if the store answers."""
+"""Outcomes wait a few ms for others before they are made durable; after this long they are, if the store answers."""
 
 
 QUIET: Final = {"node.request_poll": "1m"}
-"""All who ask are in this process and poke the node, so it need not poll: that would be most of what a test takes."""
+"""All clients are in this process and poke the node, so it need not poll, which would take most of a test's time."""
 
 
 class Delivery(NamedTuple):
@@ -57,9 +57,10 @@ class Harness:
             assert (await h.client.get(job.id)).status == "done"
     ```
 
-    Time passes only in `advance`, `run` and `stop`, from timer to timer, and all that a timer sets going comes to rest
-    before the next one. A handler that really waits, for I/O or in a thread, is waited for: each call for up to
-    `patience` of real time. After that it is taken to wait for the clock or for the test, and time goes on without it.
+    Time passes only in `advance`, `run` and `stop`, from timer to timer, and everything that a timer starts comes to
+    rest before the next one. A handler that really waits, for I/O or in a thread, is waited for: each call for up to
+    `patience` of real time. After that it is assumed to wait for the clock or for the test, and time goes on without
+    it.
 
     The store is SQLite, in memory or in the file `path`, and works in the caller's thread. `settings` are those of
     `Scheduler`. `delivered` lists what was handed over.
@@ -90,7 +91,7 @@ class Harness:
 
     @property
     def client(self) -> Client:
-        """Asks the same store; the node can be asked like any client."""
+        """A client of the same store; the node itself has the methods of a client too."""
         return self._node
 
     async def __aenter__(self) -> Self:
@@ -111,20 +112,20 @@ class Harness:
         await self._pump.rest()
 
     async def stop(self) -> bool:
-        """Stop the node in good order; False: something had to be left."""
+        """Stop the node in good order; False: some handlers had to be abandoned."""
         self._running = False
         return await self.run(self._node.stop())
 
     async def advance(self, delay: Delay) -> None:
         """Let this much time pass: "5m", seconds, a timedelta.
 
-        What is due by then is handed over, and what has ended by then is settled.
+        What is due by then is handed over, and outcomes are settled.
         """
         await self._pump.advance(parse_duration(delay))
         await self.run_due()
 
     async def run_due(self) -> None:
-        """Hand over what is due by now, and let what has ended become durable, while the wall clock stands still."""
+        """Hand over what is due now, and make outcomes durable, while the wall clock stands still."""
         await self._pump.rest()
         for _ in range(LINGER_MS):
             if not self._node.outcomes_wait:
@@ -132,21 +133,21 @@ class Harness:
             await self._pump.advance(1, wall=False)
 
     async def run(self, work: Awaitable[T], *, within: Delay = "1h") -> T:
-        """Let as much time pass as this takes: `await h.run(h.client.wait(job.id))`."""
+        """Let as much time pass as this needs: `await h.run(h.client.wait(job.id))`."""
         return await self._pump.run(work, parse_duration(within))
 
     def handed_over(self, jobs: Sequence[Job], call: object) -> None:
-        """A handler is called."""
+        """Note that a handler is called."""
         self.delivered.extend(Delivery(job, self.clock.wall_ms()) for job in jobs)
         self._pump.begin(call)
 
     def returned(self, call: object) -> None:
-        """A handler has returned."""
+        """Note that a handler has returned."""
         self._pump.end(call)
 
 
 class Node(Scheduler):
-    """A scheduler whose hand-overs are seen by a harness."""
+    """A scheduler whose hand-overs are observed by a harness."""
 
     def __init__(
         self,
@@ -163,13 +164,13 @@ class Node(Scheduler):
 
     @property
     def outcomes_wait(self) -> bool:
-        """Has a delivery ended that is not durable yet?"""
+        """Is there an outcome that is not durable yet?"""
         desks = self._engine.desks.values() if self._engine else ()
         return any(tenure.out.keys() - desk.flights.keys() for desk in desks for tenure in desk.tenures.values())
 
 
 class Watched(Handler):
-    """A handler whose calls are told to a harness."""
+    """A handler whose calls are reported to a harness."""
 
     def __init__(self, inner: Handler, harness: Harness) -> None:
         self.batch = inner.batch

@@ -11,30 +11,30 @@ from infinite_scheduler.testing.clock import ManualClock
 T = TypeVar("T")
 
 ROUNDS: Final = 100
-"""So many rounds of an event loop count as rest, where it does not show what is ready."""
+"""How many rounds of an event loop count as rest, if it does not show what is ready."""
 
 
 class Pump:
-    """Runs what tasks do between one timer and the next, in an order that is the same each time."""
+    """Runs what tasks do between one timer and the next, always in the same order."""
 
     def __init__(self, clock: ManualClock, patience_s: float) -> None:
         self._clock = clock
         self._patience_s = patience_s
-        self._calls: dict[object, float] = {}  # calls that may wait for the real world, until when they are waited for
+        self._calls: dict[object, float] = {}  # calls that may wait for the real world, and until when to wait for them
         self._ended = asyncio.Event()
         self._idlers = 0
 
     def begin(self, call: object) -> None:
-        """Something has begun that may take real time, such as I/O or a thread."""
+        """Note the start of something that may take real time, such as I/O or a thread."""
         self._calls[call] = asyncio.get_running_loop().time() + self._patience_s
 
     def end(self, call: object) -> None:
-        """It has ended."""
+        """Note its end."""
         self._calls.pop(call, None)
         self._ended.set()
 
     async def rest(self) -> None:
-        """Until every task waits for the clock, for the test, or for longer than the patience."""
+        """Wait until every task waits for the clock, for the test, or for longer than the patience."""
         await self._idle()
         while await self._call_ends():
             await self._idle()
@@ -47,7 +47,7 @@ class Pump:
             await self.rest()
 
     async def run(self, work: Awaitable[T], within_ms: int) -> T:
-        """Let time pass until this is done; TimeoutError when so much time is not enough."""
+        """Let time pass until this is done; TimeoutError if this much time is not enough."""
         task = asyncio.ensure_future(work)
         until_ms = self._clock.steady_ms() + within_ms
         try:
@@ -62,7 +62,7 @@ class Pump:
             task.cancel()
 
     async def _idle(self) -> None:
-        """Until the event loop has nothing to do at once, but for others who look for the same."""
+        """Wait until the event loop has nothing to do at once, apart from other calls of this method."""
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
         self._idlers += 1
         try:

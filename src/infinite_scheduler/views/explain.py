@@ -1,4 +1,4 @@
-"""Why a job has not fired: a pure judgement over its record and a survey of the cluster."""
+"""Why a job has not been handed over: a pure judgement over its record and a survey of the cluster."""
 
 import enum
 
@@ -13,7 +13,7 @@ from infinite_scheduler.views.times import IsoTime, iso, relative, span
 PROGRAM = "infinite-scheduler"
 
 BUSY_MS = 1000
-"""A job that is overdue by less is on its way; deliveries that run longer are written down as running."""
+"""A job that is overdue by less is being handed over; longer deliveries are recorded as running."""
 
 
 class Reason(enum.StrEnum):
@@ -33,7 +33,7 @@ class Reason(enum.StrEnum):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job is, who decides about it, and why it has not fired."""
+    """Where a job is, what decides about it, and why it has not been handed over."""
 
     id: str
     app: str
@@ -114,7 +114,7 @@ class _Case:
             case Status.FAILED:
                 return f"it failed for good{moment}, after {self._attempts()}{error}"
             case Status.EXPIRED:
-                return f"it came too late to be of use and expired{moment}{error}"
+                return f"it was too late to be of use and expired{moment}{error}"
             case Status.CANCELLED | Status.PENDING:
                 return f"it was cancelled{moment}"
 
@@ -125,13 +125,13 @@ class _Case:
         since = f"since {iso(running.started_ms)}, {relative(running.started_ms, self.now_ms)}"
         text = f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
         lives = any(node.node_id == running.node for node in [*self.able, *self.holding_back])
-        return text if lives else f"{text}; but that node does not live any more: another one hands it over again"
+        return text if lives else f"{text}; but that node is not alive any more: another one hands it over again"
 
     def _early(self) -> tuple[Reason, str]:
         coming = f"{relative(self.job.due_ms, self.now_ms)}, at {iso(self.job.due_ms)}"
         failed = self._last_failure()
         if failed is None:
-            return Reason.NOT_DUE, f"it is not due yet: it fires {coming}"
+            return Reason.NOT_DUE, f"it is not due yet: it is due {coming}"
         return Reason.RETRY, f"attempt {failed.attempt} failed ({failed.error}); attempt {self.job.attempt} is {coming}"
 
     def _last_failure(self) -> Attempt | None:
@@ -146,7 +146,7 @@ class _Case:
         if not self.able:
             return Reason.NO_NODE, f"{overdue}, but {self._nobody()}"
         if self.shard is None or self.owner is None:
-            return Reason.NO_OWNER, f"{overdue}, but nobody owns its shard at the moment; a node will take it"
+            return Reason.NO_OWNER, f"{overdue}, but its shard has no owner at the moment; a node will take it"
         if self.owner.state not in LIVING:
             return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
         if self.shard.line_ms <= self.job.due_ms:
@@ -157,7 +157,7 @@ class _Case:
         if late_ms < BUSY_MS:
             return Reason.ON_ITS_WAY, f"{overdue}: it is being handed over right now"
         return Reason.WAITS_FOR_PLACE, (
-            f"{overdue} and its owner lives: it waits behind others for a free place (concurrency), "
+            f"{overdue} and its owner is alive: it waits for a free slot (concurrency), "
             "is still to be read from a backlog, or its outcome is about to be written"
         )
 
@@ -178,16 +178,16 @@ class _Case:
         return f"no node with a handler for app {self.job.app} takes shards: {', '.join(each)}"
 
     def _notes(self, reason: Reason) -> list[str]:
-        """What will matter when its moment comes, and what to do."""
+        """What will matter when it is due, and what to do."""
         app = self.job.app
         notes = []
         if self.paused:
             notes.append(f"app {app} is paused; resume it: {PROGRAM} apps resume {app}")
         for node in self.holding_back if not self.able else ():
             if self.states[node.nonce] is NodeState.CLOCK_OFF:
-                notes.append(f"node {node.node_id}: set its machine's clock, by chrony or another NTP service")
+                notes.append(f"node {node.node_id}: set its machine's clock, with chrony or another NTP service")
             else:
-                notes.append(f"node {node.node_id} was drained; let it go on: {PROGRAM} nodes resume {node.node_id}")
+                notes.append(f"node {node.node_id} was drained; resume it: {PROGRAM} nodes resume {node.node_id}")
         if not self.able and not self.holding_back:
             notes.append(f"no node runs app {app}; start one: {PROGRAM} serve --config FILE")
         elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
@@ -202,5 +202,5 @@ _GONE = (NodeState.SILENT, NodeState.DEAD, None)
 _HELD_BACK = {
     NodeState.DRAINING: "draining, as an operator asked",
     NodeState.DRAINED: "drained, as an operator asked",
-    NodeState.CLOCK_OFF: "too far from the store's clock",
+    NodeState.CLOCK_OFF: "held back, since its clock differs too much from the store's",
 }

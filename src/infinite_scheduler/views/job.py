@@ -7,7 +7,7 @@ from infinite_scheduler.views.times import IsoTime, iso, iso_or_none
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery that failed, or that runs for long enough to be shown; `finished_at` is None while it runs."""
+    """One delivery that failed, or that has run long enough to be shown; `finished_at` is None while it runs."""
 
     attempt: int
     started_at: IsoTime

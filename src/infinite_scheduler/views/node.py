@@ -13,7 +13,7 @@ from infinite_scheduler.views.times import IsoTime, iso
 
 
 class NodeState(enum.StrEnum):
-    """How a node looks from outside."""
+    """The state of a node, seen from outside."""
 
     ALIVE = "alive"
     LEAVING = "leaving"
@@ -25,10 +25,10 @@ class NodeState(enum.StrEnum):
 
 
 LIVING: Final = (NodeState.ALIVE, NodeState.LEAVING, NodeState.DRAINING, NodeState.DRAINED, NodeState.CLOCK_OFF)
-"""The states of nodes that live."""
+"""The states of nodes that are alive."""
 
 WORKING: Final = (NodeState.ALIVE, NodeState.LEAVING)
-"""The states of living nodes that do not hold back."""
+"""The states of nodes that are alive and take shards."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +78,12 @@ def _node_view(node: NodeInfo, view: View, shards: int, now_ms: int, lease_ms: i
 
 
 def node_states(view: View, now_ms: int, lease_ms: int) -> Mapping[str, NodeState]:
-    """Whether each node lives, by its nonce."""
+    """Whether each node is alive, by its nonce."""
     return {node.nonce: node_state(node, view, now_ms, lease_ms) for node in view.nodes}
 
 
 def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeState:
-    """Whether a node lives, as far as one look can tell."""
+    """Whether a node is alive, as far as one look can tell."""
     if node.nonce in view.dead:
         return NodeState.DEAD
     if silence_ms(node, view, now_ms) > lease_ms:
@@ -97,7 +97,7 @@ def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeSt
 
 
 def silence_ms(node: NodeInfo, view: View, now_ms: int) -> int:
-    """How long ago its last sign of life was: by the store's clock, where it has one and the node has compared."""
+    """How long ago its last heartbeat was: by the store's clock, if it has one and the node has compared."""
     if view.clock is None or node.clock_offset_ms is None:
         return max(0, now_ms - node.beat_ms)
     return max(0, view.clock.store_ms - (node.beat_ms + node.clock_offset_ms))

@@ -10,7 +10,7 @@ from infinite_scheduler.views.node import NodeState, node_states
 
 
 class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns a shard; `state` is None when the store has no row of that node."""
+    """The owner of a shard; `state` is None if the store has no row of that node."""
 
     node: str
     nonce: str

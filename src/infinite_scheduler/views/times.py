@@ -1,4 +1,4 @@
-"""Moments and lengths of time as people read them."""
+"""Times and durations as people read them."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -8,18 +8,18 @@ import msgspec
 from infinite_scheduler.model import moment
 
 IsoTime = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
-"""A moment in UTC, to the millisecond: 2030-01-31T09:00:00.000Z."""
+"""A time in UTC, to the millisecond: 2030-01-31T09:00:00.000Z."""
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 def iso(ms: int) -> IsoTime:
-    """The moment in UTC, to the millisecond."""
+    """The time in UTC, to the millisecond."""
     return moment(ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
 
 
 def iso_or_none(ms: int | None) -> IsoTime | None:
-    """The moment in UTC, if there is one."""
+    """The time in UTC, if there is one."""
     return None if ms is None else iso(ms)
 
 
@@ -42,12 +42,12 @@ def span(ms: int) -> str:
 
 
 def relative(ms: int, now_ms: int) -> str:
-    """How far away a moment is: "in 4m 10s", "3s ago", "now"."""
+    """How far away a time is: "in 4m 10s", "3s ago", "now"."""
     if ms == now_ms:
         return "now"
     return f"in {span(ms - now_ms)}" if ms > now_ms else f"{span(now_ms - ms)} ago"
 
 
 def when(ms: int, now_ms: int) -> str:
-    """The moment, and how far away it is."""
+    """The time, and how far away it is."""
     return f"{iso(ms)} ({relative(ms, now_ms)})"

@@ -21,7 +21,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic, the group that reads it, and what keeps it from being read."""
+    """A topic, the group that reads it, and what prevents reading."""
 
     topic: str
     group: str
@@ -31,7 +31,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     dlq_topic: str | None
     brokers: Sequence[str]
     state: str | None  # of the group
-    members: Sequence[str] | None  # who hold partitions of it; None: the brokers do not tell
+    members: Sequence[str] | None  # the nodes with partitions of it; None: the brokers do not say
     partitions: Sequence[PartitionView]
     problems: Sequence[str]
     notes: Sequence[str]

@@ -143,7 +143,7 @@ asyncio.run(main())
 
         await session.read(lambda tx: tx.read_apps())
         await foreign_keys(session)
-        with pytest.raises(StoreUnavailable, match="not known whether"):
+        with pytest.raises(StoreUnavailable, match="unknown whether"):
             await session.write(body)
         await add(session, [new_row()])
 

@@ -240,7 +240,7 @@ def test_debug_logging_of_the_topic_alone(servers: str, mariadb_url: str, stack:
     sms = Recorder()
     ingest_manager(stack, servers, mariadb_url, {"sms": sms})
     write(servers, "scheduler.jobs.ingest", [MESSAGE])
-    until(lambda: len(sms.jobs) == 1 and "Messages of a topic are dealt with, durably." in caplog.text)
+    until(lambda: len(sms.jobs) == 1 and "Messages of a topic were processed durably." in caplog.text)
     quiet = {record.name for record in caplog.records if record.levelno == logging.DEBUG}
     assert quiet == {"infinite_scheduler.ingest.kafka"}
 

@@ -260,7 +260,7 @@ def test_the_reasons_for_the_dead_letter_queue(servers: str, mariadb_url: str, s
     make_sms_topics(servers)
     sms_manager(stack, servers, mariadb_url)
     bad = {
-        "{ not JSON": "the message is no JSON",
+        "{ not JSON": "the message is not valid JSON",
         '{"scheduledTime": "2025-11-13 15:30:00", "jobData": {}}': "appName is required",
         '{"appName": "sms_retry", "jobData": {"campaignTaskId": 1}}': "scheduledTime is required",
         PAYLOAD.replace("sms_retry", "fax"): "unknown app 'fax'; known apps: sms_retry",

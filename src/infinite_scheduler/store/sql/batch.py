@@ -1,4 +1,4 @@
-"""New jobs on their way into tables: each gets its id, and with it its shard and its table."""
+"""New jobs on their way into tables: each gets an id, which names its shard and its table."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
 LATER_MS = 35 * DAY_MS
-"""Jobs further ahead wait in the table for later ones, so that few other tables are open at a time."""
+"""Jobs further ahead wait in the table for later jobs, so that few other tables are open at a time."""
 
 CHUNK = 1000
-"""So many jobs of one transaction share a shard: one lock, and one wake at most."""
+"""How many jobs of one transaction share a shard: one lock, and at most one wake."""
 
 URGENT_MS = 1000
 """Jobs due this soon should be noticed without waiting for a poll."""
@@ -25,19 +25,19 @@ Key = tuple[str, str]
 
 
 class NextShard(Protocol):
-    """Chooses the shard of a chunk."""
+    """Chooses the shard of a chunk of jobs."""
 
     def __call__(self, app: str, *, urgent: bool) -> int: ...
 
 
 class HasTable(Protocol):
-    """Says whether there is, or can be, a table of an app for the period of a moment."""
+    """Says whether an app has, or can get, a table for the period of a moment."""
 
     def __call__(self, app: str, due_ms: int) -> bool: ...
 
 
 def can_be_made(app: str, due_ms: int) -> bool:
-    """Every table that is missing is made when it is needed."""
+    """True: every missing table is created when it is needed."""
     del app, due_ms
     return True
 
@@ -59,10 +59,10 @@ class Batch(msgspec.Struct, frozen=True):
         *,
         strict: bool = True,
     ) -> Self:
-        """Give each job its id, in chunks that share a shard.
+        """Give each job an id, in chunks that share a shard.
 
-        A job whose period has no table waits in the one for later ones: its id says so for good. If two contents have
-        one idempotency key, that is a KeyConflict; unless `strict`, the second is a repeat all the same.
+        A job whose period has no table waits in the table for later jobs, and its id says so permanently. Two contents
+        with the same idempotency key are a KeyConflict; unless `strict`, the second is a repeat.
         """
         first = _first_of_keys(specs, strict=strict)
         fresh = specs
@@ -80,7 +80,7 @@ class Batch(msgspec.Struct, frozen=True):
         return chunks
 
     def answers(self, repeats: Mapping[Key, Holder]) -> list[Accepted]:
-        """One answer for each job, in order; `repeats` are the jobs that had their keys before this batch."""
+        """One answer per job, in order; `repeats` are the jobs that had their keys before this batch."""
         if not repeats and len(self.rows) == len(self.specs):
             return [Accepted(row.key, int.from_bytes(row.key[:6], "big")) for row in self.rows]
         by_key = {(r.spec.app, r.spec.idempotency_key): r.key for r in self.rows if r.spec.idempotency_key is not None}
@@ -108,7 +108,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _first_of_keys(specs: Sequence[JobSpec], *, strict: bool) -> Mapping[Key, JobSpec]:
-    """The first job of each idempotency key in this batch; the others are repeats of it."""
+    """The first job of each idempotency key in this batch; the others repeat it."""
     first: dict[Key, JobSpec] = {}
     for spec in specs:
         if spec.idempotency_key is not None:
@@ -119,7 +119,7 @@ def _first_of_keys(specs: Sequence[JobSpec], *, strict: bool) -> Mapping[Key, Jo
 
 
 def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_table: HasTable) -> list[NewRow]:
-    """Rows under new ids: a past moment is kept under now."""
+    """Rows with new ids: a job with a past time is stored under the current one."""
     rows = []
     entropy = os.urandom(8 * len(specs))
     places: dict[tuple[str, bool], tuple[int, int]] = {}  # (app, urgent) → the shard of this chunk, jobs left in it

@@ -28,7 +28,7 @@ NODE: Final = (
     "beat",
     "beat_ms",
 )
-"""What a node says of itself; `drain_asked` is what others say to it."""
+"""What a node writes about itself; `drain_asked` is written by others."""
 
 _decode_apps = msgspec.json.Decoder(frozenset[str]).decode
 
@@ -62,7 +62,7 @@ class ClusterRows(Rows):
     def insert_app(self, app: SqlApp, now_ms: int) -> None:
         reserved = self._dialect.reserved
         if reserved and moved_table(app.name).startswith(reserved):
-            raise InvalidRequest(f"app name {app.name!r} is not allowed: this database keeps {reserved}… for itself")
+            raise InvalidRequest(f"app name {app.name!r} is not allowed: this database reserves {reserved}… for itself")
         later = later_table(app.name)
         self._require(
             {

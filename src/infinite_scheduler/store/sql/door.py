@@ -1,4 +1,4 @@
-"""Transactions that anybody may run: insert jobs, and ask for changes of jobs that wait.
+"""Transactions that any process may run: insert jobs, and request changes of waiting jobs.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -17,18 +17,18 @@ from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
 
 Chunks = Mapping[Shard, Sequence[NewRow]]
-"""New rows, by the shard that their keys name."""
+"""New rows, by the shard in their keys."""
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
-    """What an insert led to."""
+    """The result of an insert."""
 
-    repeats: Mapping[tuple[str, str], Holder]  # (app, idempotency key) → the job that has it already
+    repeats: Mapping[tuple[str, str], Holder]  # (app, idempotency key) → the job that already has it
     woken: frozenset[Shard]  # shards whose owners were asked to look
 
 
 def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) -> Inserted:
-    """Insert rows; where they are due before the line, ask the owner to look.
+    """Insert rows; if they are due before the line, ask the owner to look.
 
     Rules: insert_wakes_owner, wake_names_every_row, every_shard_is_woken.
     """
@@ -58,7 +58,7 @@ def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
 
 
 def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
-    """Lock the shards in share mode, to the commit.
+    """Lock the shards in share mode until the commit.
 
     Rules: insert_holds_lock, line_is_read_under_lock.
     """
@@ -70,7 +70,7 @@ def lock_known(tx: Statements, chunks: Chunks) -> Mapping[Shard, ShardInfo]:
 
 
 def claim_keys(tx: Statements, chunks: Chunks, *, strict: bool) -> tuple[Chunks, Mapping[tuple[str, str], Holder]]:
-    """Leave out the rows whose idempotency key belongs to another job; if strict, that must have the same content."""
+    """Leave out the rows whose idempotency key belongs to another job; if strict, its content must be equal."""
     repeats: dict[tuple[str, str], Holder] = {}
     for app, rows in by_app(chunks).items():
         keyed = [row for row in rows if row.spec.idempotency_key is not None]
@@ -91,7 +91,7 @@ def claim_keys(tx: Statements, chunks: Chunks, *, strict: bool) -> tuple[Chunks,
 
 
 def by_app(chunks: Chunks) -> Mapping[str, Sequence[NewRow]]:
-    """All rows of each app, in the order of their keys: transactions that meet lock in the same order."""
+    """All rows of each app, in the order of their keys: concurrent transactions then lock in the same order."""
     apps: dict[str, list[NewRow]] = {}
     for shard, rows in chunks.items():
         apps.setdefault(shard.app, []).extend(rows)
@@ -103,7 +103,7 @@ def _key(row: NewRow) -> bytes:
 
 
 def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
-    """Count what became a row."""
+    """Count the jobs that became rows."""
     counts: dict[tuple[str, str], int] = {}
     for shard, rows in chunks.items():
         counts[shard.app, "accepted"] = counts.get((shard.app, "accepted"), 0) + len(rows)
@@ -116,7 +116,7 @@ def wake(shard: Shard, keys: Sequence[bytes]) -> Request:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's wish to change one job; `due_ms` is the new moment, unless it is a cancel."""
+    """A request to change one job; `due_ms` is the new moment, unless it is a cancel."""
 
     id: bytes
     change: Change
@@ -131,25 +131,25 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(enum.Enum):
-    """How far a wish has come."""
+    """How far a request has come."""
 
     GRANTED = "granted"
     TOO_LATE = "too late"
     MISSING = "no such job"
     ASKED = "the owner was asked"
-    RELEASED = "nobody owns the shard: decide under the exclusive lock"
-    AGAIN = "the row changed meanwhile"
-    NOTHING_TO_RETRY = "only what ended without success can be tried again by hand"
+    RELEASED = "the shard has no owner: decide under the exclusive lock"
+    AGAIN = "the row has changed in the meantime"
+    NOTHING_TO_RETRY = "only a job that ended without success can be retried by hand"
 
 
 def ask(
     tx: Statements, wishes: Sequence[Ask], *, exclusive: bool, doubtful: Collection[bytes] = ()
 ) -> Mapping[bytes, Standing]:
-    """Decide what nobody else decides; for the rest, write a request to the owner.
+    """Decide requests that need no owner; for the rest, write a request to the owner.
 
-    At or after the line the row decides; before it the owner; a released shard has no owner to ask, so the one who asks
-    decides, under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
-    written before, are taken back first; if the owner has answered meanwhile, its verdict counts.
+    At or after the line the row decides, before it the owner. A released shard has no owner to ask, so the caller
+    decides under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
+    written before, are withdrawn first; if the owner has already answered, its verdict counts.
 
     Rules: change_holds_lock, released_change_locks_exclusively, released_shard_is_checked_again.
     """
@@ -179,12 +179,12 @@ def ask(
     tx.insert_requests(requests)
     decided = {wish.id: True for wish in wishes if standing[wish.id] is Standing.GRANTED}
     if decided:
-        tx.write_verdicts(decided, wishes[0].now_ms)  # should the answer to this very transaction be lost
+        tx.write_verdicts(decided, wishes[0].now_ms)  # in case the answer to this transaction is lost
     return standing
 
 
 def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standing]:
-    """What was decided of these wishes before; the requests of the others are taken back."""
+    """What was decided about these wishes before; the requests of the others are withdrawn."""
     if not doubtful:
         return {}
     tx.delete_requests(doubtful)
@@ -193,7 +193,7 @@ def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, Standi
 
 
 def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Standing:
-    """Compare and set the row; an entry leads to its new moment, a wake request if that is before the line.
+    """Compare and set the row; write an entry at its new moment, and a wake if that is before the line.
 
     Rule: reschedule_wakes_owner.
     """
@@ -210,13 +210,13 @@ def change_row(tx: Statements, wish: Ask, head: Head, shard: ShardInfo) -> Stand
 
 
 def standing_of(head: Head, change: Change) -> Standing:
-    """The answer when there is nothing to write: it is so already, or it is too late."""
+    """The answer when there is nothing to write: the job is already so, or it is too late."""
     already = head.status is Status.CANCELLED if change is Change.CANCEL else head.status is Status.PENDING
     return Standing.GRANTED if already else Standing.TOO_LATE
 
 
 def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Update | None:
-    """What the row becomes, or None when there is nothing to write."""
+    """The new values of the row, or None if there is nothing to write."""
     if head.status.final and change is not Change.RETRY:
         return None
     if change is Change.RUN_NOW and head.due_ms <= now_ms:
@@ -235,7 +235,7 @@ def changed(head: Head, change: Change, due_ms: int | None, now_ms: int) -> Upda
 
 
 def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
-    """A pending row is found by an entry at its new moment; the entry at the old one is stale.
+    """Write an entry at the new moment of a pending row; the entry at the old one becomes stale.
 
     Rules: reschedule_writes_entry, existing_entry_is_ignored.
     """
@@ -246,7 +246,7 @@ def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
 
 
 def counted(change: Change) -> str:
-    """Under which name a granted change is counted."""
+    """The name under which a granted change is counted."""
     match change:
         case Change.CANCEL:
             return "cancelled"
@@ -257,7 +257,7 @@ def counted(change: Change) -> str:
 
 
 def give_up(tx: Statements, wishes: Sequence[Ask]) -> Mapping[bytes, bool | None]:
-    """Take requests back from an owner that stays silent; None: taken back, otherwise its verdict counts.
+    """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its verdict counts.
 
     Rule: decided_request_is_not_withdrawn.
     """

@@ -26,11 +26,11 @@ class Place(Protocol):
     """The store's database as the user's connection sees it."""
 
     def statements(self) -> SqlStatements:
-        """Statements inside the user's transaction; counters go to rows that no other transaction touches."""
+        """Statements inside the user's transaction; counters go to rows that no other transaction writes."""
         ...
 
     def all_or_none(self, body: Callable[[], T]) -> T:
-        """Run a body: a refusal in the middle leaves nothing behind, though the caller goes on."""
+        """Run a body so that an error in it leaves nothing behind, though the caller's transaction goes on."""
         ...
 
 
@@ -60,7 +60,7 @@ def _place(connection: Connection, url: str) -> Place:
     if not isinstance(connection, Connection):
         kind = type(connection).__name__
         raise InvalidRequest(
-            f"enqueue needs a SQLAlchemy Connection, not {kind}; of an ORM session: session.connection()"
+            f"enqueue needs a SQLAlchemy Connection, not {kind}; for an ORM session, pass session.connection()"
         )
     if not connection.in_transaction():
         connection.begin()
@@ -92,13 +92,13 @@ def own_process() -> str:
 
 
 def _driver(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection, in a transaction that SQLAlchemy knows of: what goes past it would begin none."""
+    """The driver's connection, in a transaction that SQLAlchemy has begun: the driver itself would not begin one."""
     if connection.dialect.name != "sqlite":
         raise InvalidRequest(f"enqueue works on the store's own database, SQLite; this is {connection.dialect.name}")
     driver = cast("sqlite3.Connection", connection.connection.dbapi_connection)
     if driver.isolation_level is None and not driver.in_transaction:
         raise InvalidRequest(
-            "enqueue needs a transaction, and this connection commits every statement: leave AUTOCOMMIT"
+            "enqueue needs a transaction, but this connection commits every statement: do not use AUTOCOMMIT"
         )
     return driver
 
@@ -115,7 +115,7 @@ def check_is_store(driver: sqlite3.Connection, url: str) -> None:
 
 @contextmanager
 def _all_or_none(driver: sqlite3.Connection) -> Iterator[None]:
-    """A refusal in the middle leaves nothing behind, though the caller goes on with the transaction."""
+    """An error in the body leaves nothing behind, though the caller's transaction goes on."""
     if not driver.in_transaction:
         driver.execute("BEGIN IMMEDIATE")
     driver.execute("SAVEPOINT infinite_scheduler")

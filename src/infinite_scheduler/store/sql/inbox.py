@@ -1,4 +1,4 @@
-"""The inbox of a SQL store: what is read from topics goes in together with how far it was read."""
+"""The inbox of a SQL store: messages read from topics are stored together with the group's position."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from operator import attrgetter
@@ -16,19 +16,19 @@ from infinite_scheduler.store.sql.batch import Batch
 from infinite_scheduler.store.sql.statements import Session, Statements
 
 LONGEST_TEXT: Final = 4000
-"""Signs of an error or a note that are kept: an error may quote the message that it is about."""
+"""Characters of an error or a note that are kept: an error may quote the message it is about."""
 
 ESCAPED: Final = 8
-"""What a byte of a header may become on its way into the store, at worst."""
+"""How many bytes a byte of a header may become in the store, at worst."""
 
 REPLAYABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED}
 
 MakeBatch = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, Batch]]
-"""Gives jobs that come now their ids; those that repeat an idempotency key are repeats whatever their content."""
+"""Gives new jobs their ids; those that repeat an idempotency key are repeats whatever their content."""
 
 
 class SqlInbox(Inbox):
-    """Places and dead letters in tables beside those of the jobs."""
+    """Positions and dead letters in tables beside those of the jobs."""
 
     def __init__(self, session: Session, reader: Session, clock: Clock, make_batch: MakeBatch, poke: Poke) -> None:
         self._session = session
@@ -57,7 +57,9 @@ class SqlInbox(Inbox):
     async def letters(self, query: LetterQuery) -> Letters:
         after = None if query.cursor is None else letter_key(query.cursor)
         if query.cursor is not None and after is None:
-            raise InvalidRequest(f"cursor {query.cursor!r} is none of a page of dead letters")
+            raise InvalidRequest(
+                f"cursor {query.cursor!r} is not from a page of dead letters; use the cursor of the last page"
+            )
         return await self._reader.read(lambda tx: page(tx, query, after))
 
     async def letter(self, letter_id: str) -> DeadLetter | None:
@@ -90,10 +92,10 @@ class SqlInbox(Inbox):
 def take(
     tx: Statements, chunks: door.Chunks, letters: Sequence[DeadLetter], moves: Sequence[Move], now_ms: int
 ) -> door.Inserted:
-    """Move places, accept jobs, keep letters. The places come first: whoever else moves them waits, and then finds out.
+    """Move positions, accept jobs, keep letters. Positions come first: another consumer waits for them, then sees it.
 
-    All transactions lock places, shards and keys in this order, so that they never wait for each other in a circle; a
-    letter that is there already is locked by whoever replays or marks it, and is waited for by nobody in here.
+    All transactions lock positions, shards and keys in this order, so that they never deadlock. A letter that already
+    exists may be locked by a replay or a mark; nothing in here waits for it.
     """
     move_places(tx, moves, now_ms)
     inserted = door.insert(tx, chunks, now_ms, strict=False) if chunks else NOTHING
@@ -105,19 +107,19 @@ NOTHING: Final = door.Inserted(repeats={}, woken=frozenset())
 
 
 def move_places(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
-    """Compare and set places, all or none."""
+    """Compare and set positions, all or none."""
     for move in sorted(moves, key=attrgetter("source")):
         if not tx.move_place(move, now_ms):
             group, topic, partition = move.source.group, move.source.topic, move.source.partition
-            found = "has a place already" if move.seen is None else f"is not at offset {move.seen} any more"
+            found = "already has a position" if move.seen is None else f"is no longer at offset {move.seen}"
             raise PlacesMoved(
                 f"partition {partition} of topic {topic!r} {found} for group {group!r}: another consumer of the group "
-                "has read on, or the place was reset"
+                "has read on, or the position was reset"
             )
 
 
 def keep_letters(tx: Statements, letters: Sequence[DeadLetter]) -> None:
-    """Keep dead letters, as much of each as the database takes: none may block what comes behind it."""
+    """Keep dead letters, as much of each as the database takes: none may block those after it."""
     if letters:
         room = tx.letter_room()
         tx.insert_letters([fitting(letter, room) for letter in letters])
@@ -138,14 +140,14 @@ def fitting(letter: DeadLetter, room: int | None) -> DeadLetter:
 
 
 def readable(text: str | None) -> str | None:
-    """A text that can be stored: not every database takes every sign, and no error needs to be longer."""
+    """A text that can be stored: not every database takes every character, and no error needs to be longer."""
     if text is None:
         return None
     return text[:LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def page(tx: Statements, query: LetterQuery, after: bytes | None) -> Letters:
-    """One page of letters: which ones is decided by their sizes, before any is read."""
+    """One page of letters, chosen by their sizes before any is read."""
     heads = tx.find_letters(query, after, query.limit + 1)
     chosen: list[bytes] = []
     room = query.room
@@ -159,7 +161,7 @@ def page(tx: Statements, query: LetterQuery, after: bytes | None) -> Letters:
 
 
 def replay(tx: Statements, key: bytes, batch: Batch, now_ms: int) -> tuple[Accepted, door.Inserted]:
-    """Mark the letter, which whoever else replays it waits for, then accept the job; or answer with the first one."""
+    """Mark the letter, which another replay waits for, then accept the job; or answer with the first one."""
     (row,) = batch.rows
     if not tx.mark_letters([key], LetterState.REPLAYED, key_text(row.key), among=REPLAYABLE):
         return _replayed(tx, key), NOTHING
@@ -179,7 +181,7 @@ def _replayed(tx: Statements, key: bytes) -> Accepted:
 
 
 def letter_key(letter_id: str) -> bytes | None:
-    """The id of a letter as the database has it, also from how that shows it; None: it is no such id."""
+    """The id of a letter as stored, also from the form in which databases show it; None if it is not such an id."""
     try:
         key = bytes.fromhex(letter_id.replace("-", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Statements on places in partitions and on dead letters."""
+"""Statements on positions in partitions and on dead letters."""
 
 # ruff: noqa: S608 - columns and conditions come from this package
 
@@ -92,7 +92,7 @@ class InboxRows(Rows):
 
 
 def _where(same: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> tuple[str, list[Any]]:
-    """A condition of those parts that have a value, and these values."""
+    """A condition made of the parts that have a value, and these values."""
     parts = {f"{column} = ?": value for column, value in same.items()} | dict(more or {})
     wanted = {condition: value for condition, value in parts.items() if value is not None}
     return f" WHERE {' AND '.join(wanted)}" if wanted else "", list(wanted.values())

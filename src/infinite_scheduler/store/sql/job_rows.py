@@ -33,13 +33,13 @@ class JobRows(Rows):
 
     @property
     def _job_columns(self) -> str:
-        """What `jobs_of` takes."""
+        """The columns that `jobs_of` takes."""
         times = f"{self._dialect.key}, due_ms, scheduled_ms, {self._dialect.payload}, created_ms, attempt"
         return f"{times}, request_id, job_name, job_group, tags"
 
     @property
     def _record_columns(self) -> str:
-        """What `records_of` takes."""
+        """The columns that `records_of` takes."""
         return f"{self._job_columns}, status, finished_ms, error, idempotency_key"
 
     def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
@@ -80,7 +80,7 @@ class JobRows(Rows):
             elif self._row_by_row:
                 missed.update(update.key for update in group if not self._update_one(table, update))
             elif self._dialect.update_many(self._cursor, table, list(map(_set, group))) != len(group):
-                # Which ones missed cannot be told any more, so everything is done again, slowly.
+                # Which rows did not match is not known, so all updates are repeated one by one.
                 self._row_by_row = True
                 raise RunAgain
         return missed

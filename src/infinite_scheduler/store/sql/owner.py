@@ -1,4 +1,4 @@
-"""Transactions of the node that owns a shard: every one checks, under the lock, that it still does.
+"""Transactions of the node that owns a shard: each checks, under the lock, that it still does.
 
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
@@ -30,13 +30,13 @@ from infinite_scheduler.store.sql.statements import Head, Statements, Update
 Owners = Mapping[Shard, Owner]
 
 SHOWN_MS = 1000
-"""A delivery that ran for longer is kept as an attempt for people to see, even when it succeeded."""
+"""A longer delivery is kept as an attempt for people to see, even if it succeeded."""
 
 NOBODY = ""
 
 
 def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
-    """Lock the shards and split them: those that are still owned as `owners` says, and those that are lost.
+    """Lock the shards and split them: those still owned as `owners` says, and those that are lost.
 
     Rules: every_shard_is_locked, every_shard_is_fenced, lost_shard_costs_no_other.
     """
@@ -60,7 +60,7 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
             continue
         abandoned = row.released or row.owner.nonce == nonce or claim.dead
         if not abandoned and beats.get(row.owner.nonce) != claim.beat:
-            continue  # it has given a sign of life since, or its first one
+            continue  # its heartbeat has changed since, or it sent its first one
         owner = Owner(nonce, row.owner.epoch + 1)
         tx.write_shards([msgspec.structs.replace(row, owner=owner)])
         grants.append(grant(tx, row, owner, unclean=not row.released))
@@ -80,7 +80,7 @@ def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Gra
 
 
 def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
-    """Leave shards without an owner; the epoch stays, so that the next one's is new.
+    """Leave shards without an owner; the epoch stays, so that the next owner's is new.
 
     Rules: release_locks_exclusively, release_puts_mark_back.
     """
@@ -94,7 +94,7 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted:
 
 
 def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes], lifted: Lifted) -> Sequence[Grant]:
-    """Wait for the exclusive lock, so for whatever is still open on the shards; then read those still owned.
+    """Wait for the exclusive lock, and so for open transactions on the shards; then read those still owned.
 
     Rules: reload_waits_for_lock, reload_puts_mark_back.
     """
@@ -105,7 +105,7 @@ def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes], lifte
 
 
 def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes], lifted: Lifted) -> None:
-    """A job that was to be fired alone, and was not, must not be charged with what another one does later."""
+    """Weaken the marks of jobs that were not handed over after all: they must not be blamed for what others do."""
     marks = tx.read_marks(shard)
     tx.write_marks(
         [(shard, key, lifted[size]) for key, size in marks.items() if size in lifted and key not in handed_over]
@@ -170,7 +170,7 @@ def answer(
     now_ms: int,
     room: int,
 ) -> Answers:
-    """Consume requests by deleting them, lower `low` to what the wakes name, and decide changes.
+    """Consume requests by deleting them, lower `low` to the jobs named by wakes, and decide changes.
 
     Rules: answer_holds_lock, answer_is_fenced, answer_lowers_low, low_write_locks_exclusively,
     only_read_requests_are_deleted, wake_reads_its_rows, wake_takes_only_before_line.
@@ -214,7 +214,7 @@ def read_named(tx: Statements, requests: Iterable[Request]) -> dict[bytes, Head]
 
 
 def pending_of(heads: Mapping[bytes, Head], request: Request) -> Iterable[Head]:
-    """Those of the jobs that a request names which are pending."""
+    """The pending jobs among those that a request names."""
     for key in request.keys:
         head = heads.get(key)
         if head and head.status is Status.PENDING:
@@ -249,7 +249,7 @@ def decide(
     handed_over: Collection[bytes],
     now_ms: int,
 ) -> Ruling:
-    """Handed over: too late; otherwise by the row. A request that its caller took back is not decided.
+    """If handed over: too late; otherwise the row decides. A withdrawn request is not decided.
 
     Rules: handed_over_is_too_late, withdrawn_request_is_not_decided.
     """
@@ -287,7 +287,7 @@ def settle(
 ) -> Settled | None:
     """Record outcomes by compare-and-set on the attempt; a retry leaves an entry.
 
-    Returns None, with nothing written, if it would lower `low` but does not hold the exclusive lock.
+    Returns None, with nothing written, if `low` would have to be lowered without the exclusive lock.
 
     Rules: settle_holds_lock, settle_is_fenced, retry_lowers_low, low_write_locks_exclusively, exclusive_from_start.
     """
@@ -319,7 +319,7 @@ def lowered(mine: Mapping[Shard, ShardInfo], settlements: Sequence[Settlement]) 
 def settlements_by_app(
     settlements: Sequence[Settlement], mine: Mapping[Shard, ShardInfo]
 ) -> dict[str, list[Settlement]]:
-    """Those of shards still owned, by app, in the order of their keys."""
+    """The settlements of shards still owned, by app, in the order of their keys."""
     groups: dict[str, list[Settlement]] = {}
     for s in sorted(settlements, key=_settled_key):
         if s.shard in mine:
@@ -330,7 +330,7 @@ def settlements_by_app(
 def running_by_app(
     running: Sequence[Running], mine: Mapping[Shard, ShardInfo], node: str
 ) -> dict[str, list[tuple[bytes, Attempt]]]:
-    """Deliveries in shards still owned that have not ended yet, by app: one statement writes many."""
+    """Unfinished deliveries in shards still owned, by app: one statement writes many."""
     groups: dict[str, list[tuple[bytes, Attempt]]] = {}
     for r in running:
         if Shard(r.job.app, r.job.shard) in mine:
@@ -344,7 +344,7 @@ def _settled_key(s: Settlement) -> tuple[str, bytes]:
 
 
 def update_of(s: Settlement) -> Update:
-    """What the row of a settled delivery becomes, if it is still as it was handed over.
+    """The new values of the row of a settled delivery, set if it is still as it was handed over.
 
     Rule: settle_compares_attempt.
     """
@@ -363,7 +363,7 @@ def update_of(s: Settlement) -> Update:
 
 
 def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlement]) -> None:
-    """Entries, attempts, marks and counts of outcomes that changed their rows.
+    """Write entries, attempts, marks and counts of outcomes that changed their rows.
 
     Rules: retry_writes_entry, existing_entry_is_ignored, settle_deletes_mark.
     """
@@ -394,7 +394,7 @@ def attempt_of(s: Settlement, node: str) -> Attempt:
 
 
 def mark(tx: Statements, owners: Owners, jobs: Sequence[Job], size: int) -> frozenset[Shard]:
-    """Remember which jobs are about to be handed over together."""
+    """Record which jobs are about to be handed over together."""
     mine, lost = owned(tx, owners, exclusive=False)
     places = ((Shard(job.app, job.shard), job.key) for job in jobs)
     tx.write_marks((shard, key, size) for shard, key in places if shard in mine)

@@ -30,7 +30,7 @@ Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
 
 
 def sample(tx: Statements, clock: Clock) -> Sample | None:
-    """Read the database's clock, as tightly as can be: not as the first statement, which may begin the transaction."""
+    """Read the database's clock as precisely as possible: not in the first statement, which may begin a transaction."""
     asked_us = clock.steady_us()
     store_ms = tx.now_ms()
     return None if store_ms is None else Sample(store_ms=store_ms, asked_us=asked_us, answered_us=clock.steady_us())
@@ -76,11 +76,11 @@ class SqlOwnership(Ownership, Marks):
         def body(tx: Statements) -> View:
             if renew:
                 tx.write_node(node)
-            shards = tuple(tx.read_shards())  # before the nodes: whoever owns one has been a node for longer
+            shards = tuple(tx.read_shards())  # before the nodes: the owner of a shard has been a node for longer
             nodes, apps = tuple(tx.read_nodes()), tuple(tx.read_apps())
             return View(shards=shards, nodes=nodes, apps=apps, clock=sample(tx, self._clock))
 
-        self._node = node  # even if the answer is lost: every sign of life differs from the one before
+        self._node = node  # even if the answer is lost: every heartbeat must differ from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))
         return msgspec.structs.replace(view, dead=self._database.dead(view.nodes))
 

@@ -1,4 +1,4 @@
-"""Wishes to change jobs: concurrent ones share a transaction, and each waits for its verdict."""
+"""Requests to change jobs: concurrent ones share a transaction, and each waits for its verdict."""
 
 import asyncio
 from collections import deque
@@ -15,18 +15,18 @@ from infinite_scheduler.store.sql.door import Ask, Standing
 from infinite_scheduler.store.sql.statements import Session
 
 SHARED = 500
-"""The most wishes in one transaction: a few ms of work."""
+"""The most requests in one transaction: a few ms of work."""
 
 POLL_MS = 20
-"""How often a process asks for verdicts of owners in other processes."""
+"""How often a process looks for verdicts of owners in other processes."""
 
 
 AGAIN_MS = 100
-"""How long to wait before a wish whose answer was lost is asked again."""
+"""How long to wait before a request whose answer was lost is sent again."""
 
 
 class Petition(msgspec.Struct):
-    """One wish on its way."""
+    """One request on its way."""
 
     wish: Ask
     answer: asyncio.Future[Standing]
@@ -35,7 +35,7 @@ class Petition(msgspec.Struct):
 
 
 class Petitions:
-    """The way from a wish to its verdict, for all callers of one process and event loop."""
+    """The way from a request to its verdict, for all callers of one process and event loop."""
 
     def __init__(self, session: Session, clock: Clock, poke: Callable[[Collection[Shard]], None]) -> None:
         self._session = session
@@ -43,12 +43,12 @@ class Petitions:
         self._poke = poke
         self._new: deque[Petition] = deque()
         self._asked: dict[bytes, Petition] = {}
-        self._sent: Collection[Petition] = ()  # on their way to the store
+        self._sent: Collection[Petition] = ()  # sent to the store, not answered yet
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, wish: Ask, patience_ms: int) -> Standing:
-        """How the wish was decided; raises Unavailable when its owner stays silent for too long."""
+        """Return how the request was decided; raises Unavailable if its owner does not answer in time."""
         petition = Petition(wish, asyncio.get_running_loop().create_future(), self._clock.steady_ms() + patience_ms)
         self._new.append(petition)
         self._stir.set()
@@ -81,7 +81,7 @@ class Petitions:
             _refuse(petition, unknown("the client was closed while it waited"))
 
     async def _run(self) -> None:
-        """Until nobody waits any more."""
+        """Run until no caller waits."""
         try:
             while self._new or self._asked:
                 self._stir.clear()
@@ -102,7 +102,7 @@ class Petitions:
             standings = await self._session.write(
                 lambda tx: door.ask(tx, wishes, exclusive=exclusive, doubtful=doubtful)
             )
-        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             await self._again_or_refuse(batch, error)
             return
         self._sent = ()
@@ -129,7 +129,7 @@ class Petitions:
             await self._ask(released, exclusive=True)
 
     async def _again_or_refuse(self, batch: Collection[Petition], error: Exception) -> None:
-        """Without an answer it is not known what was written: the same wishes are asked again, until patience ends."""
+        """Without an answer it is unknown what was written: send the same requests again, until their time is up."""
         now_ms = self._clock.steady_ms()
         for petition in batch:
             if getattr(error, "retryable", False) and now_ms < petition.deadline_ms:
@@ -141,7 +141,7 @@ class Petitions:
         await sleep(self._clock, AGAIN_MS)
 
     async def _listen(self) -> None:
-        """Read verdicts of owners elsewhere; give up on those that stay silent."""
+        """Read verdicts of owners elsewhere; give up on those that do not answer."""
         waiting = list(self._asked)
         if not waiting:
             return
@@ -152,7 +152,7 @@ class Petitions:
             silent = [p for p in self._asked.values() if p.deadline_ms <= now]
             if silent:
                 await self._give_up(silent)
-        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             for petition in [p for p in self._asked.values() if p.deadline_ms <= now]:
                 del self._asked[petition.wish.id]
                 _refuse(petition, unknown(error))
@@ -173,8 +173,8 @@ class Petitions:
 
 
 def unknown(why: object) -> StoreUnavailable:
-    """The error of a wish that may still be decided."""
-    return StoreUnavailable(f"{why}; it is not known whether the change takes place: look at the job, or ask again")
+    """The error for a request that may still be decided."""
+    return StoreUnavailable(f"{why}; it is unknown whether the change takes place: look at the job, or ask again")
 
 
 def _resolve(petition: Petition, granted: bool) -> None:

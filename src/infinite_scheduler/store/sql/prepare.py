@@ -11,7 +11,7 @@ from infinite_scheduler.store.sql.store import SqlStore
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to do, and is done."""
+    """What was done."""
 
     store: str
     database_made: bool
@@ -47,18 +47,18 @@ async def prepare(store: SqlStore, place: str, *, apps: Mapping[str, int | None]
 
 def _note(info: AppInfo) -> str:
     span = info.kept["tables"]
-    return f"app {info.name} keeps its {span} tables, as it was made with them; store.tables is for new apps"
+    return f"app {info.name} keeps its {span} tables, since it was created with them; store.tables is for new apps"
 
 
 def _lines(report: Report) -> Iterator[str]:
     if report.database_made:
-        yield f"made the database {report.store}"
+        yield f"created the database {report.store}"
     if report.schema_before < report.schema:
         before = f", from version {report.schema_before}" if report.schema_before else ""
         yield f"brought the schema to version {report.schema}{before}"
     for app in report.apps_made:
-        yield f"made the app {app} known"
+        yield f"added the app {app}"
     if report.tables_made:
         first, last = report.tables_made[0], report.tables_made[-1]
         count = len(report.tables_made)
-        yield f"made {count} tables, {first} to {last}" if count > 1 else f"made the table {first}"
+        yield f"created {count} tables, {first} to {last}" if count > 1 else f"created the table {first}"

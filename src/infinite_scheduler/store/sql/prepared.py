@@ -1,4 +1,4 @@
-"""Which tables there are, for a process that may make none."""
+"""Which tables exist, for a process that may not create any."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,11 +10,11 @@ from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.tables import SqlApp, span_of
 
 AGAIN_MS: Final = 60_000
-"""How often tables are looked for that were missing."""
+"""How often to look for tables that were missing."""
 
 
 class Prepared:
-    """The periods that somebody else has made tables for; a table of a time to come never goes away."""
+    """The periods for which others have created tables; a table for a future period is never dropped."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -38,7 +38,7 @@ class Prepared:
         return has_table
 
     async def _look(self, app: str, periods: set[int]) -> bool:
-        """Look again where one is missing, now and then. False: the process may make them."""
+        """Look again for missing ones, now and then. False: the process may create them."""
         looked_ms = self._looked_ms.get(app)
         now_ms = self._clock.steady_ms()
         if not periods <= self._known.get(app, frozenset()) and (looked_ms is None or now_ms - looked_ms >= AGAIN_MS):

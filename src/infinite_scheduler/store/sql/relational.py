@@ -27,14 +27,14 @@ KEY_BYTES: Final = 16
 JOB_IDS: Final = REQUEST.index("job_ids")
 
 SMALL: Final = 64 * KEY_BYTES
-"""The keys of a request are read with it up to this size: a page of small ones is little, one of large ones is not."""
+"""The keys of a request are read with it up to this size: a page of small ones is cheap, one of large ones is not."""
 
 ONCE: Final = "once-"
-"""How the name of a process begins whose counters are written once: they can be folded at any time."""
+"""The prefix of process names whose counters are written once: they can be folded at any time."""
 
 
 class SqlStatements(Scans, ClusterRows, InboxRows):
-    """All statements: jobs, cluster, inbox by their base classes, and here what goes on between doors and owners."""
+    """All statements: jobs, cluster and inbox from the base classes, and here those between doors and owners."""
 
     def insert_requests(self, requests: Iterable[Request]) -> None:
         self._run_many(
@@ -46,7 +46,7 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
         )
 
     def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
-        """The keys in those that name many jobs are left out until it is known how many of these are read."""
+        """The keys of requests that name many jobs are left out until it is known how many requests are read."""
         columns = ", ".join(REQUEST).replace("job_ids", f"CASE WHEN LENGTH(job_ids) <= {SMALL} THEN job_ids END")
         rows: list[Any] = []
         for numbers, apps in _alike(shards).items():
@@ -157,7 +157,7 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
 
 
 def _alike(shards: Iterable[Shard]) -> dict[tuple[int, ...], list[str]]:
-    """The apps of which the same shards are meant, by the numbers of those."""
+    """Group the shards: apps with the same shard numbers, by those numbers."""
     numbers: dict[str, list[int]] = {}
     for shard in sorted(shards):
         numbers.setdefault(shard.app, []).append(shard.number)
@@ -168,7 +168,7 @@ def _alike(shards: Iterable[Shard]) -> dict[tuple[int, ...], list[str]]:
 
 
 def _naming(rows: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Requests up to the one by which they name so many jobs."""
+    """Requests up to the one with which they name `limit` jobs."""
     named = 0
     for i, row in enumerate(rows):
         named += row[-1] // KEY_BYTES or 1
@@ -189,5 +189,5 @@ def _request(row: Sequence[Any], keys: bytes) -> Request:
 
 
 def keys_in(joined: bytes) -> tuple[bytes, ...]:
-    """The keys of jobs that stand one behind the other."""
+    """Split concatenated job keys."""
     return tuple(joined[i : i + KEY_BYTES] for i in range(0, len(joined), KEY_BYTES))

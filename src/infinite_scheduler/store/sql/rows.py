@@ -1,4 +1,4 @@
-"""What all statements share: a cursor, a dialect, and which tables there are."""
+"""What all statements share: a cursor, a dialect, and which tables exist."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,14 +11,14 @@ from infinite_scheduler.store.sql.tables import DAILY, Catalog, Span, span_of
 T = TypeVar("T")
 
 MAX_SHARDS = 256
-"""What the eight bits of an id can name."""
+"""As many as the eight bits of an id can name."""
 
 IN_LIST = 256
 """The longest list of keys in one statement: far below every database's limit, and few distinct texts for its cache."""
 
 
 CAREFUL = 50
-"""After a repeated row so many bodies expect others: whoever repeats once often does so again."""
+"""After a repeated row, this many bodies expect more: a caller that repeats once often repeats again."""
 
 
 class RunAgain(Exception):
@@ -26,18 +26,18 @@ class RunAgain(Exception):
 
 
 class TablesMissing(Exception):
-    """The transaction needs tables that must be made beside it; then its body is to be run again."""
+    """The transaction needs tables that must be created outside it; then its body is run again."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         super().__init__(", ".join(statements))
-        self.statements = statements  # name → what makes it
+        self.statements = statements  # name → the statement that creates it
 
 
 class Rows(Statements):
-    """The ground of the statements over one connection, one transaction at a time."""
+    """The base of the statements over one connection, one transaction at a time."""
 
     runs_again: bool = False
-    """Is a body run again after a row that was there already? Not in a transaction of the user's own."""
+    """Is a body run again after a row that already exists? Not in a transaction of the user's own."""
 
     def __init__(self, cursor: Cursor, dialect: Dialect, process: str) -> None:
         self._cursor = cursor
@@ -46,7 +46,7 @@ class Rows(Statements):
         self._catalog = Catalog(dialect)
         self._shapes: dict[str, tuple[int, Span]] = {}
         self._row_by_row = False
-        self._careful = 0  # bodies from now on that expect repeated rows
+        self._careful = 0  # how many more bodies expect repeated rows
 
     def start(self) -> None:
         """A body is about to run for the first time."""
@@ -58,36 +58,36 @@ class Rows(Statements):
         self._catalog.begin()
 
     def forget(self) -> None:
-        """A table was not there that should have been: look again at what there is."""
+        """A table was missing that should exist: look again which tables there are."""
         self._catalog.forget()
         self._shapes.clear()
 
     def vanished(self) -> frozenset[str]:
-        """The same, outside of transactions: the tables that were dropped by hand since the last look."""
+        """Look again which tables exist, outside of transactions; returns those dropped by hand since the last look."""
         self._shapes.clear()
         return self._catalog.vanished(self._cursor)
 
     def trust(self, tables: Iterable[str]) -> None:
-        """These tables were made beside this transaction, which may not see that yet."""
+        """Note tables that were created outside this transaction, which may not see them yet."""
         self._catalog.trust(tables)
 
     def go_slowly(self) -> None:
-        """A bulk statement failed because of a single row: from now on row by row, to the end of this body."""
+        """A bulk statement failed because of a single row: work row by row until the end of this body."""
         self._row_by_row = True
         self._careful = CAREFUL
 
     @property
     def _bold(self) -> bool:
-        """May a statement fail because of a row that is there already? The body would be run again, slowly."""
+        """May a statement fail because of a row that already exists? The body would be run again, slowly."""
         return self.runs_again and not self._careful
 
     @property
     def cursor(self) -> Cursor:
-        """What the statements are run on."""
+        """The cursor that the statements run on."""
         return self._cursor
 
     def close(self) -> None:
-        """Let go of the connection: one whose cursor still has a statement would stay open."""
+        """Close the cursor: a connection whose cursor still has a statement would stay open."""
         self._cursor.close()
 
     def _select(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
@@ -112,7 +112,7 @@ class Rows(Statements):
         return self._catalog.has(table, self._cursor)
 
     def _shape(self, app: str) -> tuple[int, Span]:
-        """How many shards an app has and what span its tables are for: both are fixed when it is made."""
+        """How many shards an app has and what span its tables cover: both are fixed when it is created."""
         if app not in self._shapes:
             rows = self._select("SELECT shards, span FROM scheduler_apps WHERE name = ?", (app,))
             if not rows:
@@ -128,7 +128,7 @@ class Rows(Statements):
         return self._catalog.periods(app, self._span(app), self._cursor)
 
     def has_table(self, app: str, due_ms: int) -> bool:
-        """Is there a table of the app for the period of this moment?"""
+        """Does the app have a table for the period of this moment?"""
         span = self._span(app)
         return self._has(span.table(app, span.period_at(due_ms)))
 
@@ -136,7 +136,7 @@ class Rows(Statements):
         self._require({name: create_job_table(self._dialect, name) for name in tables if not self._has(name)})
 
     def _require(self, tables: Mapping[str, str]) -> None:
-        """Make those of these tables (name → statement) that are not there."""
+        """Create those of these tables (name → statement) that do not exist."""
         missing = {name: statement for name, statement in tables.items() if not self._has(name)}
         if missing and not self._dialect.tables_in_transactions:
             raise TablesMissing(missing)
@@ -146,12 +146,12 @@ class Rows(Statements):
 
 
 def in_chunks(items: Collection[T], size: int = IN_LIST) -> Iterator[list[T]]:
-    """The items, so many at a time."""
+    """The items, `size` at a time."""
     ordered = list(items)
     for start in range(0, len(ordered), size):
         yield ordered[start : start + size]
 
 
 def padded(items: list[T]) -> list[T]:
-    """The items, with the last one repeated up to a power of two: so that few distinct statements exist."""
+    """The items, with the last one repeated up to a power of two, so that few distinct statements exist."""
     return items + [items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items))

@@ -16,31 +16,31 @@ from infinite_scheduler.store.sql.statements import Head
 from infinite_scheduler.store.sql.tables import later_table, moved_table
 
 STRIDE: Final = 2
-"""So many rows for each job of a page are looked at in one statement."""
+"""How many rows per job of a page one statement looks at."""
 
 LEAST_STRIDE: Final = 2000
-"""Small pages look at so many rows in one statement, if they may look at as many at all."""
+"""How many rows one statement of a small page looks at, if it may look at that many at all."""
 
 PAYLOAD: Final = 3
-"""The place of the payload in `_job_columns`."""
+"""The index of the payload in `_job_columns`."""
 
 SIZE: Final = 10
-"""The place of the payload's size behind `_job_columns`."""
+"""The index of the payload's size after `_job_columns`."""
 
 SMALL: Final = 8 << 10
-"""Payloads up to so many bytes come with their rows, a thousand of them in 8 MiB."""
+"""Payloads up to this many bytes are read with their rows: a thousand of them are 8 MiB."""
 
 MOST: Final = 1 << 30
 """As many jobs as a page has."""
 
 BUDGET: Final = 20
-"""So many rows for each job of a page are looked at in one call: a range of settled rows must not hold the lane."""
+"""How many rows per job of a page one call looks at: a range of settled rows must not block the lane."""
 
 
 class Scans(JobRows):
     """Pending jobs by position."""
 
-    _at_once: int = MOST  # jobs that are asked for in one statement, since the last ones were so large
+    _at_once: int = MOST  # jobs requested in one statement, adapted to the size of the last ones
 
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
         rows, end = self._scan_periods(scan)
@@ -52,7 +52,7 @@ class Scans(JobRows):
         return jobs_of(scan.app, rows), end
 
     def _scan_periods(self, scan: Scan) -> tuple[list[Any], bytes | None]:
-        """The tables of the periods one after the other, until the page is full."""
+        """Read the tables of the periods one after the other, until the page is full."""
         rows: list[Any] = []
         budget = BUDGET * scan.limit
         span = self._span(scan.app)
@@ -72,7 +72,7 @@ class Scans(JobRows):
     def _scan_table(
         self, table: str, scan: Scan, budget: int, before: Sequence[Any] = ()
     ) -> tuple[list[Any], bytes | None, int]:
-        """Pending rows of one table, as many as the page takes beside those before.
+        """Pending rows of one table, as many as still fit into the page.
 
         Returns them; the key up to which all were read, or None; and how many rows were looked at.
         """
@@ -94,14 +94,14 @@ class Scans(JobRows):
                 return rows, bound, looked
 
     def _stride(self, scan: Scan) -> int:
-        """How many rows are looked at in one statement: more where most of them belong to others."""
+        """How many rows one statement looks at: more if most of them belong to other shards."""
         share = self._shape(scan.app)[0] // len(scan.shards)
         return min(BUDGET * scan.limit, max(STRIDE * max(1, share) * scan.limit, LEAST_STRIDE))
 
     def _read_some(
         self, table: str, condition: str, span: tuple[bytes, bytes], sizes: tuple[int, int], room: int
     ) -> tuple[bytes | None, list[Any], bool]:
-        """Jobs until their payloads exceed `room`, one at least, of a page of these sizes (`Dialect.read_page`).
+        """Read jobs until their payloads exceed `room`, at least one, in pages of these sizes (`Dialect.read_page`).
 
         Returns where the page ends, the jobs, and whether there may be more before that.
         """
@@ -119,7 +119,7 @@ class Scans(JobRows):
     def _read_fitting(
         self, table: str, condition: str, span: tuple[bytes, bytes], sizes: tuple[int, int], room: int
     ) -> tuple[bytes | None, list[Any], bool]:
-        """The same where the whole answer comes at once: large payloads are left out until it is known which fit."""
+        """Like `_read_some`, for drivers that return whole results: large payloads are read only if they fit."""
         limit, most = sizes
         asked = min(limit, self._at_once)
         size, payload = self._dialect.payload_size, self._dialect.payload
@@ -127,13 +127,13 @@ class Scans(JobRows):
         columns = f"{self._job_columns.replace(payload, small)}, {size}"
         bound, found = self._dialect.read_page(self._cursor, table, columns, condition, span, asked, most)
         rows, left = _some(found, room)
-        # Even the size of a large payload costs a database the reading of it: of those, no more than may fit.
+        # A database reads a large payload even to tell its size: of those, ask for no more than may fit.
         average = (room - left) // len(rows) if rows else 0
         self._at_once = max(8, 2 * room // average) if average > SMALL else MOST
         return bound, self._filled(table, rows), bool(rows) and (left <= 0 or len(rows) == asked < limit)
 
     def _filled(self, table: str, rows: list[Any]) -> list[Any]:
-        """The same rows with the payloads that were left out."""
+        """These rows, with the payloads that were left out."""
         large = [row[0] for row in rows if row[PAYLOAD] is None]
         payloads: dict[bytes, bytes] = {}
         for chunk in in_chunks(large):
@@ -141,13 +141,13 @@ class Scans(JobRows):
             text = f"SELECT id, {self._dialect.payload} FROM {table} WHERE id IN ({places(len(some))})"
             payloads.update(self._select(text, some))
         if len(payloads) < len(large):
-            raise RunAgain  # somebody deleted one in between
+            raise RunAgain  # one was deleted in between
         if not large:
             return rows
         return [(*row[:PAYLOAD], payloads.get(row[0], row[PAYLOAD]), *row[PAYLOAD + 1 :]) for row in rows]
 
     def _filter(self, scan: Scan) -> str:
-        """Conditions on status, shard and priority; none on shards when all of the app are asked for."""
+        """Conditions on status, shard and priority; none on shards if all of the app are wanted."""
         condition = f"status = '{PENDING}'"
         if len(scan.shards) < self._shape(scan.app)[0]:
             condition += f" AND shard IN ({', '.join(str(int(shard)) for shard in sorted(scan.shards))})"
@@ -172,7 +172,7 @@ class Scans(JobRows):
         return self._loaded(scan.app, found), start
 
     def _entries(self, scan: Scan, start: bytes) -> tuple[list[Any], bytes | None]:
-        """A stretch of entries, and where the next one begins."""
+        """A range of entries, and where the next one begins."""
         size = STRIDE * scan.limit
         entries = self._select(
             f"SELECT position, id FROM {moved_table(scan.app)} WHERE position >= ? AND position < ?"
@@ -185,7 +185,7 @@ class Scans(JobRows):
         return [entry for entry in entries if entry[0] < bound], bound
 
     def _pending(self, scan: Scan, entries: Sequence[Any]) -> list[tuple[bytes, Head]]:
-        """Those entries whose rows are pending, in order, with all but what they carry."""
+        """Those entries whose rows are pending, in order, without payloads."""
         wanted = [
             (place, key)
             for place, key in entries
@@ -196,7 +196,7 @@ class Scans(JobRows):
         return [(place, head) for place, head in pending if head.status is Status.PENDING]
 
     def _loaded(self, app: str, found: Sequence[tuple[bytes, Head]]) -> list[tuple[bytes, Job]]:
-        """The same with their jobs, but those that are not pending any more."""
+        """These entries with their jobs, except those that are no longer pending."""
         keys = {head.key for _, head in found}
         rows = self._read_by_key(app, keys, self._job_columns, f" AND status = '{PENDING}'")
         jobs = {job.key: job for job in jobs_of(app, rows)}
@@ -211,7 +211,7 @@ class Scans(JobRows):
 
 
 def _some(found: Iterable[Any], room: int) -> tuple[list[Any], int]:
-    """Rows as long as there is room for their payloads, one at least; and how much is left."""
+    """Rows as long as there is room for their payloads, at least one; and how much room is left."""
     rows: list[Any] = []
     for row in found:
         rows.append(row[:SIZE])
@@ -222,7 +222,7 @@ def _some(found: Iterable[Any], room: int) -> tuple[list[Any], int]:
 
 
 def _cut(found: Sequence[tuple[bytes, Head]], scan: Scan) -> int:
-    """How many of these make a page: one position is never split between two."""
+    """How many of these make a page: one position is never split between two pages."""
     room = scan.room
     for i, (place, head) in enumerate(found):
         if i and (i >= scan.limit or room <= 0) and place != found[i - 1][0]:
@@ -239,7 +239,7 @@ def _weight(rows: Sequence[Any]) -> int:
 def _merged(
     rows: list[Any], end: bytes | None, others: list[Any], others_end: bytes | None, scan: Scan
 ) -> tuple[list[Any], bytes | None]:
-    """Two sources as one page: only up to where both were read."""
+    """Merge two sources into one page, up to where both were read."""
     bounds = [bound for bound in (end, others_end) if bound is not None]
     bound = min(bounds) if bounds else None
     if others:
@@ -257,6 +257,6 @@ def _merged(
 
 
 def _next(key: bytes, end: bytes) -> bytes | None:
-    """Where to go on after `key`; None when that is the end."""
+    """Where to continue after `key`; None at the end."""
     following = after(key)
     return following if following < end else None

@@ -1,4 +1,4 @@
-"""The tables as they are made, and the numbered steps that bring an older database up to date."""
+"""The tables as they are created, and the numbered steps that bring an older database up to date."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -10,11 +10,11 @@ from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.tables import moved_table
 
 SCHEMA_TABLE = "scheduler_schema"
-"""One row: the version of the schema, a number that grows with every table made or dropped, and the store's name."""
+"""One row: the schema version, a number that grows with every table created or dropped, and the store's name."""
 
 Columns = Sequence[tuple[str, str]]
 
-# In the order in which they are stored: what filters read comes first; job_data last, since a large one spills over.
+# In storage order: columns used by filters come first; job_data last, since a large value is stored out of line.
 JOB_COLUMNS: Columns = (
     ("status", "name NOT NULL"),
     ("due_ms", "int NOT NULL"),
@@ -155,17 +155,17 @@ LETTER_COLUMNS: Columns = (
 
 
 Index = tuple[str, str]
-"""The name of an index and the columns it is over."""
+"""The name of an index and its columns."""
 
 REQUESTS_INDEX: Index = ("scheduler_requests_by_shard", "app, shard")
 LETTERS_INDEXES: Sequence[Index] = (
     ("scheduler_dead_letters_by_state", "state, id"),
     ("scheduler_dead_letters_by_topic", "topic, state, id"),
 )
-"""The unsent ones are looked for all the time, and all of them are counted."""
+"""Unsent letters are looked for all the time, and all letters are counted."""
 
 
-def create_table(  # noqa: PLR0917 - a table has so many parts
+def create_table(  # noqa: PLR0917 - a table has this many parts
     dialect: Dialect,
     table: str,
     columns: Columns,
@@ -174,7 +174,7 @@ def create_table(  # noqa: PLR0917 - a table has so many parts
     indexes: Sequence[Index] = (),
     options: str | None = None,
 ) -> str:
-    """The statement that makes a table unless it is there."""
+    """The statement that creates a table if it does not exist."""
     lines = [*readable, *(f"{name} {_typed(dialect, kind)}" for name, kind in columns), f"PRIMARY KEY ({key})"]
     if dialect.indexes_in_tables:
         lines += [f"INDEX {name} ({over})" for name, over in indexes]
@@ -183,7 +183,7 @@ def create_table(  # noqa: PLR0917 - a table has so many parts
 
 
 def create_job_table(dialect: Dialect, table: str) -> str:
-    """The statement that makes a table for jobs: first what people read, then what is stored."""
+    """The statement that creates a table for jobs: first what people read, then what is stored."""
     readable = (
         dialect.readable_id("job_id", "id"),
         dialect.readable_time("scheduled_time", "scheduled_ms"),
@@ -195,7 +195,7 @@ def create_job_table(dialect: Dialect, table: str) -> str:
 
 
 def create_moved_table(dialect: Dialect, app: str) -> str:
-    """The statement that makes the table of an app's moved jobs."""
+    """The statement that creates the table of an app's moved jobs."""
     return create_table(
         dialect, moved_table(app), (("position", "key NOT NULL"), ("id", "key NOT NULL")), "position, id"
     )
@@ -247,7 +247,7 @@ VERSION = len(MIGRATIONS)
 
 
 def version_of(cursor: Cursor, dialect: Dialect) -> int:
-    """The schema's version; 0 for a database without one. Raises StoreMismatch for one from the future."""
+    """The schema's version; 0 for a database without one. Raises StoreMismatch for a newer one."""
     if SCHEMA_TABLE not in dialect.tables(cursor):
         return 0
     cursor.execute(f"SELECT version FROM {SCHEMA_TABLE}")
@@ -255,14 +255,14 @@ def version_of(cursor: Cursor, dialect: Dialect) -> int:
     version = int(row[0]) if row else 0
     if version > VERSION:
         raise StoreMismatch(
-            f"the database has schema version {version}, this infinite_scheduler knows versions up to {VERSION}: "
-            "a newer one has used it; upgrade the infinite-scheduler package here too"
+            f"the database has schema version {version}, but this infinite_scheduler knows versions up to {VERSION}: "
+            "a newer release has used it; upgrade the infinite-scheduler package here too"
         )
     return version
 
 
 def migrate(cursor: Cursor, dialect: Dialect) -> None:
-    """Bring the schema up to date, in a transaction that keeps everybody else from doing the same."""
+    """Bring the schema up to date, in a transaction that keeps others from doing the same."""
     version = version_of(cursor, dialect)
     if version == VERSION:
         return

@@ -1,4 +1,4 @@
-"""What the line protocol needs of a database: statements inside one transaction, and sessions that run transactions.
+"""What the line protocol needs from a database: statements inside one transaction, and sessions that run transactions.
 
 Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements.
 So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
@@ -38,13 +38,13 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: Status
     attempt: int
     due_ms: int
-    scheduled_ms: int | None = None  # None: as it is
+    scheduled_ms: int | None = None  # None: unchanged
     finished_ms: int | None = None
     error: str | None = None
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A row without what it carries: what decisions need, and how many bytes the payload has."""
+    """A row without its content: what decisions need, and the size of the payload."""
 
     key: bytes
     due_ms: int
@@ -54,7 +54,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def position(self) -> bytes:
-        """Where a scan meets the job."""
+        """Where a scan finds the job."""
         return position(self.key, self.due_ms)
 
 
@@ -63,7 +63,7 @@ class Statements(ABC):
 
     @abstractmethod
     def lock_shards(self, shards: Collection[Shard], *, exclusive: bool) -> Mapping[Shard, ShardInfo]:
-        """Lock shard rows in order, to the end of the transaction, then read them; missing ones are left out."""
+        """Lock shard rows in order, until the end of the transaction, then read them; missing ones are left out."""
 
     @abstractmethod
     def read_shards(self) -> Sequence[ShardInfo]:
@@ -75,28 +75,28 @@ class Statements(ABC):
 
     @abstractmethod
     def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
-        """Insert pending rows, in the table that each key names; a key that is there already is left alone."""
+        """Insert pending rows, in the table that each key names; an existing key is left alone."""
 
     @abstractmethod
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
-        """Rows by key, in any order, those that exist; without their attempts."""
+        """The rows with these keys that exist, in any order, without their attempts."""
 
     @abstractmethod
     def read_heads(self, app: str, keys: Collection[bytes]) -> Sequence[Head]:
-        """The heads of rows by key, in any order, those that exist."""
+        """The heads of the rows with these keys that exist, in any order."""
 
     @abstractmethod
     def scan_rows(self, scan: Scan) -> tuple[Sequence[Job], bytes | None]:
         """Pending rows by key in [start, end), in order; then the key up to which all were read, None: all of them.
 
-        At most `limit` rows, and none after their payloads have `room` bytes; one at least.
+        At most `limit` rows, and no more once their payloads have `room` bytes; at least one.
         """
 
     @abstractmethod
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
-        """Entries by position in [start, end), in order, with their pending rows; then as for rows.
+        """Entries by position in [start, end), in order, with their pending rows; then where reading ended, as above.
 
-        Bounded as rows are, but those of one position come together.
+        Limited as rows are, but entries of one position come together.
         """
 
     @abstractmethod
@@ -113,18 +113,18 @@ class Statements(ABC):
 
     @abstractmethod
     def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
-        """List rows of an app by key, from after (or, newest first, before) the given one."""
+        """List rows of an app by key, from after the given one (newest first: before it)."""
 
     @abstractmethod
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
 
     @abstractmethod
     def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
-        """Requests for these shards, in any order, up to the one by which they name `limit` jobs."""
+        """Requests for these shards, in any order, up to the one with which they name `limit` jobs."""
 
     @abstractmethod
     def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
-        """Delete requests. Returns the ids of those that were there."""
+        """Delete requests. Returns the ids of those that existed."""
 
     @abstractmethod
     def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> None:
@@ -151,7 +151,7 @@ class Statements(ABC):
 
     @abstractmethod
     def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
-        """Insert or replace the size of the batch in which a job is about to be fired."""
+        """Insert or replace the size of the window in which a job is about to be handed over."""
 
     @abstractmethod
     def read_marks(self, shard: Shard) -> Mapping[bytes, int]: ...
@@ -171,64 +171,64 @@ class Statements(ABC):
 
     @abstractmethod
     def insert_app(self, app: SqlApp, now_ms: int) -> None:
-        """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it is there already."""
+        """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it exists."""
 
     @abstractmethod
     def set_paused(self, app: str, *, paused: bool) -> bool:
-        """Returns whether the app exists."""
+        """Set or clear the pause of an app. Returns whether the app exists."""
 
     @abstractmethod
     def read_nodes(self) -> Sequence[NodeInfo]: ...
 
     @abstractmethod
     def write_node(self, node: NodeInfo) -> None:
-        """Insert or replace a node's row, but for what others have asked of it."""
+        """Insert or replace a node's row, except for what others have asked of it."""
 
     @abstractmethod
     def set_drain(self, node_id: str, *, asked: bool) -> int:
-        """Ask all nodes of this name to drain, or to go on. Returns how many there are."""
+        """Ask all nodes of this name to drain, or to take shards again. Returns how many there are."""
 
     @abstractmethod
     def now_ms(self) -> int | None:
-        """The database's own clock at this very moment, rounded down; None where it has none."""
+        """The database's own clock, rounded down; None if it has none."""
 
     @abstractmethod
     def delete_node(self, nonce: str) -> None: ...
 
     @abstractmethod
     def move_place(self, move: Move, now_ms: int) -> bool:
-        """Compare and set a place; one that was not seen is inserted unless it is there. False: it is another.
+        """Compare and set a position; one that was not seen is inserted unless it exists. False: it is another.
 
-        Waits for whoever is about to write it. A topic id that is not told stays as it is.
+        Waits for a transaction that is about to write it. Without a topic id, the stored one stays.
         """
 
     @abstractmethod
     def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
-        """Places by group, topic and partition, in this order."""
+        """Positions by group, topic and partition, in this order."""
 
     @abstractmethod
     def letter_room(self) -> int | None:
-        """The largest message that a dead letter can carry into this database, in bytes; None: any."""
+        """The largest message that a dead letter can have in this database, in bytes; None: any."""
 
     @abstractmethod
     def insert_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Insert dead letters; one that is there already is left alone."""
+        """Insert dead letters; an existing one is left alone."""
 
     @abstractmethod
     def find_letters(self, query: LetterQuery, after: bytes | None, limit: int) -> Sequence[tuple[bytes, int]]:
-        """Ids of dead letters with the size of their messages, in the order that is asked for, from after this id."""
+        """Ids of dead letters with the size of their messages, in the requested order, from after this id."""
 
     @abstractmethod
     def read_letters(self, keys: Collection[bytes]) -> Sequence[DeadLetter]:
-        """Dead letters by id, in any order, those that exist."""
+        """The dead letters with these ids that exist, in any order."""
 
     @abstractmethod
     def mark_letters(
         self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]
     ) -> int:
-        """Compare and set the state of letters that are in one of some states. Returns how many were.
+        """Compare and set the state of letters that are in one of these states. Returns how many were.
 
-        Waits for whoever is about to do the same. Without a note the one that is there stays.
+        Waits for a transaction that is about to do the same. Without a note, the stored one stays.
         """
 
     @abstractmethod
@@ -237,7 +237,7 @@ class Statements(ABC):
 
     @abstractmethod
     def count_keys(self) -> int:
-        """How many idempotency keys there are; where they are very many, about as many."""
+        """How many idempotency keys there are; an estimate if they are very many."""
 
 
 Body = Callable[[Statements], T]
@@ -245,13 +245,13 @@ Body = Callable[[Statements], T]
 
 
 class Session(ABC):
-    """One connection doing one transaction at a time, in the order of the calls."""
+    """One connection that runs one transaction at a time, in the order of the calls."""
 
     @abstractmethod
     async def write(self, body: Body[T]) -> T:
         """Run a transaction that writes, and commit it. Durable on return.
 
-        Raises StoreUnavailable when it is not known whether it was committed, or the database does not answer.
+        Raises StoreUnavailable if it is unknown whether it was committed, or if the database does not answer.
         """
 
     @abstractmethod
@@ -260,14 +260,14 @@ class Session(ABC):
 
     @abstractmethod
     async def changed(self) -> bool:
-        """May another process have written since this was last asked? True where it cannot be known cheaply."""
+        """May another process have written since the last call? True if that cannot be found out cheaply."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
 
 class Database(ABC):
-    """A database that the SQL store can live in."""
+    """A database that can hold the SQL store."""
 
     kind: str
     """What people call it."""
@@ -279,7 +279,7 @@ class Database(ABC):
     """How many lanes of owned shards may work at once."""
 
     found: int
-    """The version of the schema that was there when it was opened; 0: there was none."""
+    """The version of the schema found when it was opened; 0: there was none."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -290,14 +290,14 @@ class Database(ABC):
 
     @abstractmethod
     def session(self, name: str) -> Session:
-        """A session for one purpose: `lane-0`, `door`, ...; a database with one writer gives the same one for all."""
+        """A session for one purpose: `lane-0`, `door`, ...; a database with one writer returns the same one for all."""
 
     @abstractmethod
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
-        """Make tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
+        """Create tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
 
     async def prepared(self, app: str) -> frozenset[int] | None:
-        """The periods for which the app has a table, for a process that may make none; None: it may."""
+        """The periods for which the app has a table, for a process that may not create any; None: it may."""
         del app
         return None
 
@@ -307,4 +307,4 @@ class Database(ABC):
 
     @abstractmethod
     def live(self, nonce: str) -> None:
-        """Begin to prove that the process with this nonce lives, for as long as it does."""
+        """Begin to prove that the process with this nonce is alive, for as long as it is."""

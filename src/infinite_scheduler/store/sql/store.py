@@ -49,7 +49,7 @@ from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
 from infinite_scheduler.store.sql.upkeep import make_tables_ahead
 
 TRIES = 4
-"""How often an insert is sent when its answer is lost; its ids make the repetition harmless."""
+"""How often an insert is sent if its answer is lost; its ids make the repetition harmless."""
 
 
 class SqlStore(Store):
@@ -108,19 +108,19 @@ class SqlStore(Store):
         self._apps[app] = info
         if shards is not None and info.shards != shards:
             raise StoreMismatch(
-                f"app {app!r} has {info.shards} shards in this store, {shards} are configured; the number is fixed "
-                f"when the app is made: set shards = {info.shards} for it, or leave the setting out"
+                f"app {app!r} has {info.shards} shards in this store, but {shards} are configured; the number is fixed "
+                f"when the app is created: set shards = {info.shards} for it, or leave the setting out"
             )
         kept = {} if self._limits.tables in {None, info.span} else {"tables": info.span}
         return msgspec.structs.replace(info, kept=kept)
 
     @property
     def schema_found(self) -> int:
-        """The version of the schema that was there when the store was opened; 0: there was none."""
+        """The version of the schema found when the store was opened; 0: there was none."""
         return self._database.found
 
     async def make_tables_ahead(self, app: str, days: int) -> Sequence[str]:
-        """Make the tables of an app for so many days from now. Returns the names of the new ones."""
+        """Create the tables of an app for this many days from now. Returns the names of the new ones."""
         return await make_tables_ahead(self._door, app, self._clock.wall_ms(), days)
 
     async def pause(self, app: str, *, paused: bool) -> None:
@@ -150,7 +150,7 @@ class SqlStore(Store):
         return Batch.of(specs, now_ms, self._next_shard, has_table, strict=strict)
 
     async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> door.Inserted:
-        """Insert, and again under the same ids when the answer was lost; who has waited for locks does not again."""
+        """Insert, and again with the same ids if the answer was lost; but not after a wait for locks."""
         for attempt in itertools.count(1):
             try:
                 return await self._door.write(lambda tx: door.insert(tx, chunks, now_ms))
@@ -161,7 +161,7 @@ class SqlStore(Store):
         raise AssertionError("unreachable")
 
     def _next_shard(self, app: str, *, urgent: bool) -> int:
-        """In rotation over the app's shards; urgent jobs over those of this process: no poll is needed."""
+        """In rotation over the app's shards; for urgent jobs over those of this process, which needs no poll."""
         info = self._apps[app]
         turn = next(self._turns.setdefault(app, itertools.count(random.randrange(info.shards))))  # noqa: S311
         mine = [shard.number for owner in self._owners for shard in owner.mine if shard.app == app] if urgent else ()
@@ -282,7 +282,7 @@ class SqlStore(Store):
 
 
 def _whole(tx: Statements, app: str, key: bytes) -> JobRecord | None:
-    """A job with its attempts as both stood at one moment: if it changed while they were read, they are read again."""
+    """A job with its attempts at one moment: if it changes while they are read, they are read again."""
     while found := tx.read_jobs(app, [key]):
         attempts = tuple(tx.read_attempts(app, key))
         job = found[0].job

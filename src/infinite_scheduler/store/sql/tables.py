@@ -1,4 +1,4 @@
-"""The tables of an app: which one a key names, and which there are."""
+"""The tables of an app: which one a key names, and which exist."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,22 +13,22 @@ from infinite_scheduler.store.cluster import AppInfo
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 
 LATER_FLAG = 2
-"""The bit in byte 7 of a key that sends it to the table for jobs far ahead."""
+"""The bit in byte 7 of a key that means the table for jobs far ahead."""
 
 
 class SqlApp(AppInfo, frozen=True, kw_only=True):
     """An app as a SQL store knows it."""
 
-    span: str = "daily"  # of time that one of its tables is for; daily or hourly
+    span: str = "daily"  # of time that one of its tables covers; daily or hourly
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """What stretch of time one table of jobs is for; its periods are counted from the epoch."""
+    """The span of time that one table of jobs covers; its periods are counted from the epoch."""
 
     name: str
     period_ms: int
     date: str
-    """How the first moment of a period is written at the end of a table's name."""
+    """The format of the first moment of a period, at the end of a table's name."""
 
     def period(self, key: bytes) -> int:
         """The period of the moment in a key or position."""
@@ -51,7 +51,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return start_of(self.starts_ms(period)), start_of(self.ends_ms(period))
 
     def ahead(self, now_ms: int, days: int) -> range:
-        """The periods from now on, up to the same time of day in so many days."""
+        """The periods from now on, up to the same time of day in `days` days."""
         return range(self.period_at(now_ms), self.period_at(now_ms + days * DAY_MS) + 1)
 
     def table(self, app: str, period: int) -> str:
@@ -63,7 +63,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return later_table(app) if key[7] & LATER_FLAG else _period_table(app, self, self.period(key))
 
     def parse(self, date: str) -> int | None:
-        """The period that ends a table's name; None for a table that is none of these."""
+        """The period at the end of a table's name; None if the name has another form."""
         try:
             parsed = datetime.strptime(date, self.date).replace(tzinfo=UTC)
         except ValueError:
@@ -98,15 +98,15 @@ def later_table(app: str) -> str:
 
 @lru_cache(maxsize=1024)
 def moved_table(app: str) -> str:
-    """The table of an app that says where jobs were moved to."""
+    """The table of an app with the new positions of moved jobs."""
     return f"{check_app_name(app)}_moved_jobs"
 
 
 class Catalog:
-    """The tables that exist, as of the transaction under way.
+    """The tables that exist, as of the current transaction.
 
-    Other processes make and drop tables at any time; a scan that missed a table would lose jobs. So every transaction
-    asks anew, cheaply where the database can tell that nothing changed.
+    Other processes create and drop tables at any time; a scan that missed a table would lose jobs. So every transaction
+    asks again, cheaply if the database can tell that nothing changed.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -117,31 +117,31 @@ class Catalog:
         self._checked = False
 
     def begin(self) -> None:
-        """A new transaction: what was known may have changed."""
+        """Begin a transaction: what was known may have changed."""
         self._checked = False
 
     def learn(self, version: object) -> None:
-        """The version, read by the way in this transaction: if it is the known one, nobody needs to ask."""
+        """Take the version that this transaction has read anyway: if it is the known one, there is no need to ask."""
         self._checked = self._checked or (version is not None and version == self._version)
 
     def forget(self) -> None:
-        """What was known is wrong."""
+        """Forget what was known: it is wrong."""
         self._checked, self._version = False, None
 
     def vanished(self, cursor: Cursor) -> frozenset[str]:
-        """Look again; the tables that are gone although nobody who uses the database rightly has dropped any."""
+        """Look again; returns the tables that are gone although no process recorded a drop."""
         before, version = self._names, self._version
         self.forget()
         self._check(cursor)
         return before - self._names if version is not None and version == self._version else frozenset()
 
     def trust(self, tables: Iterable[str]) -> None:
-        """These are there, whatever an older view of the database says."""
+        """Note that these exist, whatever an older snapshot of the database says."""
         self._names |= frozenset(tables)
         self._periods = {}
 
     def has(self, table: str, cursor: Cursor) -> bool:
-        """Is there such a table?"""
+        """Does this table exist?"""
         self._check(cursor)
         return table in self._names
 

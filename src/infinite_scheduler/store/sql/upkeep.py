@@ -1,4 +1,4 @@
-"""Maintenance of a SQL store: tables ahead, retention, small tables kept small; in slices that never hold the lane."""
+"""Maintenance of a SQL store: tables ahead, retention, small tables kept small; in slices that never block the lane."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 DAYS_AHEAD: Final = 2
 SLICES: Final = 100
-"""The most slices that delete something in one round, for each app and each shared table: about 100,000 rows."""
+"""The most slices that delete something in one round, per app and shared table: about 100,000 rows."""
 
 TOGETHER: Final = 24
-"""Tables that are made at once: meanwhile nobody else can make any."""
+"""Tables that are created at once: no other process can create any meanwhile."""
 
 VERDICT_MS: Final = 3_600_000
-"""Who waits for a verdict does so for seconds."""
+"""Verdicts are kept this long; a caller waits for one only for seconds."""
 
 NODE_MS: Final = 3_600_000
-"""A node that was silent for so long and owns nothing is forgotten; if it lives, its next heartbeat says so."""
+"""A node that was silent for this long and owns nothing is deleted; if it is alive, its next heartbeat adds it."""
 
 
 async def make_tables_ahead(session: Session, app: str, now_ms: int, days: int) -> list[str]:
-    """Make the tables of an app for so many days from now, a few at a time. Returns the names of the new ones."""
+    """Create the tables of an app for this many days from now, a few at a time. Returns the names of the new ones."""
 
     def missing(tx: UpkeepRows) -> list[str]:
         return list(tx.missing_ahead(app, now_ms, days))
@@ -41,10 +41,10 @@ async def make_tables_ahead(session: Session, app: str, now_ms: int, days: int) 
 
 
 class Keeper:
-    """One round of maintenance, one short transaction after the other.
+    """One round of maintenance, as a series of short transactions.
 
-    It looks without a lock for what can go, then deletes by key, under the lock of one shard at most. Two rounds at
-    once, of two nodes that both think that it is their turn, do no harm.
+    It searches without a lock for what can be deleted, then deletes by key, under the lock of at most one shard. Two
+    rounds at once, of two nodes that both think that it is their turn, do no harm.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Keeper:
         self._old_keys_ms = now_ms - idempotency_ms
         self._slices = SLICES
         self._pruned = 0
-        self._failed: SchedulerError | None = None  # what went wrong first
+        self._failed: SchedulerError | None = None  # the first error
 
     async def run(self) -> Upkeep:
-        """Do what is due, at most a short while. What fails is raised at the end, when all else has had its turn."""
+        """Do what is due, for a short while at most. Errors are raised at the end, when all other parts have run."""
         made: list[str] = []
         dropped: list[str] = []
         for info in await self._reader.read(lambda tx: tx.read_apps()):
@@ -89,12 +89,12 @@ class Keeper:
         return Upkeep(made=tuple(made), dropped=tuple(dropped), rows_pruned=self._pruned)
 
     async def nonces(self) -> frozenset[str]:
-        """The nonces that are still named somewhere."""
+        """The nonces that are still in use."""
         return await self._read(lambda tx: tx.known_nonces())
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """A part of the round: if it fails, that is remembered, and the round goes on."""
+        """Run a part of the round: if it fails, the error is remembered, and the round goes on."""
         try:
             yield
         except SchedulerError as error:
@@ -110,7 +110,7 @@ class Keeper:
         return await make_tables_ahead(self._session, app, self._now_ms, DAYS_AHEAD)
 
     async def _retire(self, info: SqlApp) -> list[str]:
-        """Jobs go when they ended longer than the retention ago; the table of a period when no job is left in it."""
+        """Delete jobs that ended longer ago than the retention, and tables of periods with no jobs left."""
         app, dropped = info.name, []
         for period in await self._read(lambda tx: tx.old_periods(app, self._old_ms)):
             table = span_of(info.span).table(app, period)
@@ -124,7 +124,7 @@ class Keeper:
         await self._prune_jobs(later_table(app), start_of(max(0, self._old_ms)))
 
     async def _prune_jobs(self, table: str, end: bytes) -> None:
-        """Look for ended jobs beside the lane, and delete them in it."""
+        """Search for ended jobs outside the lane, and delete them in it."""
         start: bytes | None = FIRST
         found: bytes | None = None
         while start is not None and self._slices > 0:
@@ -137,7 +137,7 @@ class Keeper:
                     lambda tx, at=found: tx.prune_jobs(table, at, end, self._old_ms)  # type: ignore[misc]
                 )
                 self._spend(count)
-                found = start if count > SLICE // 2 else None  # where many have ended, so have the next ones
+                found = start if count > SLICE // 2 else None  # where many have ended, the next ones probably have too
 
     async def _prune_entries(self, app: str) -> None:
         start: bytes | None = FIRST
@@ -166,7 +166,7 @@ class Keeper:
             self._spend(count)
 
     async def _prune_letters(self) -> None:
-        """Those that have yet to be sent to their topic stay, however old."""
+        """Delete old dead letters; unsent ones stay, however old."""
         start: bytes | None = FIRST
         while start is not None and self._slices > 0:
             old, start = await self._read(
@@ -184,7 +184,7 @@ class Keeper:
                 self._spend(await self._write(lambda tx, old=old: tx.delete_verdicts(old)))  # type: ignore[misc]
 
     async def _prune_counters(self) -> None:
-        """Counters of past days, and those that are written once, become one row each; old ones go."""
+        """Fold counters of past days, and those that are written once, into one row each; delete old ones."""
         today, before = self._now_ms // DAY_MS, self._old_ms // DAY_MS
         for step in (
             lambda tx: tx.delete_counters(before),

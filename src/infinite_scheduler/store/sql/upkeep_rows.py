@@ -1,4 +1,4 @@
-"""Statements of maintenance: each is a short slice, and none ever deletes a row that is pending."""
+"""Statements of maintenance: each is a short slice, and none ever deletes a pending row."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -17,13 +17,13 @@ from infinite_scheduler.store.sql.schema import LETTERS_TABLE
 from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
-"""Rows that one transaction of maintenance looks at: a few ms under the write lock."""
+"""Rows that one maintenance transaction looks at: a few ms under the write lock."""
 
 SLICE_BYTES: Final = 8 << 20
 """Bytes of dead letters that one transaction of maintenance deletes."""
 
 STRIDE: Final = 20 * SLICE
-"""Rows that one reading transaction of maintenance looks at: it holds up nobody, but the log grows meanwhile."""
+"""Rows that one reading transaction of maintenance looks at: it blocks no other, but the log grows meanwhile."""
 
 _STRIDE: Final = "SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
 _ENDED: Final = f"id >= ? AND id < ? AND status <> '{PENDING}' AND finished_ms < ?"
@@ -31,7 +31,7 @@ _ENDED: Final = f"id >= ? AND id < ? AND status <> '{PENDING}' AND finished_ms <
 UNSENT: Final = str(LetterState.UNSENT.value)
 
 FOLDED: Final = ""
-"""The process under whose name the counters of all others are added up."""
+"""The process name under which the counters of all others are added up."""
 
 FIRST: Final = bytes(16)
 LAST: Final = b"\xff" * 16
@@ -41,16 +41,16 @@ Entries = Sequence[tuple[bytes, bytes]]
 
 
 class Blocker(NamedTuple):
-    """A job for which its table must stay."""
+    """A job because of which its table must stay."""
 
     finished_ms: int | None  # None: it is pending
 
 
 class UpkeepRows(SqlStatements):
-    """What maintenance asks of the database, beside what the protocol does."""
+    """What maintenance needs from the database, besides the statements of the protocol."""
 
     def make_tables(self, tables: Sequence[str]) -> None:
-        """Make these tables for jobs, unless they are there."""
+        """Create these tables for jobs, unless they exist."""
         self._make_job_tables(tables)
 
     def periods(self, app: str) -> frozenset[int]:
@@ -58,7 +58,7 @@ class UpkeepRows(SqlStatements):
         return frozenset(self._periods(app))
 
     def missing_ahead(self, app: str, now_ms: int, days: int) -> Sequence[str]:
-        """The names of the tables for so many days from now that are not there."""
+        """The names of the missing tables for this many days from now."""
         span = self._span(app)
         return [table for period in span.ahead(now_ms, days) if not self._has(table := span.table(app, period))]
 
@@ -72,7 +72,7 @@ class UpkeepRows(SqlStatements):
         return [period for period in self._periods(app) if span.ends_ms(period) <= min(before_ms, low_ms)]
 
     def find_ended(self, table: str, start: bytes, end: bytes, before_ms: int) -> tuple[bytes | None, bytes | None]:
-        """The next job that ended before this moment, if one is near; and where to go on looking, if none is."""
+        """The next job that ended before this moment, if one is near; else where to continue the search."""
         if not self._has(table):
             return None, None
         ahead = self._select(_STRIDE.format(table=table), (start, end, STRIDE))
@@ -84,7 +84,7 @@ class UpkeepRows(SqlStatements):
         return (found[0][0], None) if found else (None, bound if ahead else None)
 
     def prune_jobs(self, table: str, start: bytes, end: bytes, before_ms: int) -> tuple[int, bytes | None]:
-        """Delete the next jobs that ended before this moment. Returns how many, and where to go on."""
+        """Delete the next jobs that ended before this moment. Returns how many, and where to continue."""
         if not self._has(table):
             return 0, None
         ahead = self._select(_STRIDE.format(table=table), (start, end, SLICE))
@@ -104,7 +104,7 @@ class UpkeepRows(SqlStatements):
     def unsettled(self, table: str, below: bytes, after_ms: int) -> tuple[Blocker | None, bytes | None]:
         """The next job that is pending or ended at or after this moment, from the largest keys down.
 
-        Returns it, if one is near; and where to go on looking, if there is more.
+        Returns it, if one is near; and where to continue the search, if there is more.
         """
         if not self._has(table):
             return None, None
@@ -119,7 +119,7 @@ class UpkeepRows(SqlStatements):
         return blocker, floor if behind else None
 
     def revivals(self, app: str) -> Mapping[int, int]:
-        """How many jobs of the app were tried again by hand, on each day that is still counted."""
+        """How many jobs of the app were retried by hand, per day that is still counted."""
         rows = self._select(
             "SELECT day, SUM(n) FROM scheduler_counters WHERE app = ? AND what = ? GROUP BY day",
             (app, door.counted(Change.RETRY)),
@@ -127,10 +127,10 @@ class UpkeepRows(SqlStatements):
         return {day: int(n) for day, n in rows}
 
     def may_drop(self, app: str, period: int, before_ms: int, revivals: Mapping[int, int]) -> bool:
-        """May the table of this period go, in which no job was pending when these were all the revivals?
+        """May the table of this period be dropped, in which no job was pending when these were all the revivals?
 
-        Two things only lead to a pending job in it. One that ended was tried again by hand: that was counted. Or one
-        was inserted late: it is before the line, so its owner was asked to look, and lowers `low` when it does.
+        Only two things lead to a pending job in it. An ended job was retried by hand: that was counted. Or a job was
+        inserted late: it is before the line, so its owner was asked to look, and lowers `low` when it does.
         """
         start, end = self._span(app).keys(period)
         asked = self._select("SELECT job_ids FROM scheduler_requests WHERE app = ?", (app,))
@@ -141,7 +141,7 @@ class UpkeepRows(SqlStatements):
         )
 
     def stale_entries(self, app: str, start: bytes) -> tuple[Mapping[Shard, Entries], bytes | None]:
-        """The next entries, by shard, that seem to lead to no pending job any more; and where to go on."""
+        """The next entries, by shard, that seem to lead to no pending job any more; and where to continue."""
         lows = {info.shard: info.low_ms for info in self.read_shards() if info.shard.app == app}
         entries: list[tuple[bytes, bytes]] = self._select(
             f"SELECT position, id FROM {moved_table(app)} WHERE position >= ? AND position < ?"
@@ -155,9 +155,9 @@ class UpkeepRows(SqlStatements):
         return shards, following
 
     def prune_entries(self, shard: Shard, entries: Entries) -> int:
-        """Delete those of these entries that lie before the low of their shard and lead to no pending job.
+        """Delete those of these entries that are before the low of their shard and lead to no pending job.
 
-        Judged and deleted under the lock of the shard: a job may come back to the moment of a stale entry at any time.
+        Checked and deleted under the lock of the shard: a job may move back to the moment of a stale entry at any time.
         """
         lows = {shard: info.low_ms for shard, info in self.lock_shards([shard], exclusive=True).items()}
         stale = self._stale(shard.app, entries, lows)
@@ -171,7 +171,7 @@ class UpkeepRows(SqlStatements):
         return [entry for entry in old if entry not in current]
 
     def attempts_of_gone(self, start: bytes, before_ms: int) -> tuple[Sequence[bytes], bytes | None]:
-        """The next jobs that are gone and have left attempts, among those kept under a moment before this one."""
+        """The next deleted jobs that have left attempts behind, among those stored under a moment before this one."""
         rows = self._select(
             "SELECT id, app FROM scheduler_attempts WHERE id >= ? AND id < ? ORDER BY id, attempt LIMIT ?",
             (start, start_of(before_ms), SLICE),
@@ -195,9 +195,9 @@ class UpkeepRows(SqlStatements):
         return self._dialect.prune_keys(self._cursor, before_ms, SLICE)
 
     def old_letters(self, start: bytes, before_ms: int) -> tuple[Sequence[bytes], bytes | None]:
-        """The next dead letters that failed before this moment and were sent or need not be; and where to go on.
+        """The next dead letters that failed before this moment and need not be sent any more; and where to continue.
 
-        As many as may go at once: to let go of large ones takes its time.
+        As many as may be deleted at once: deleting large ones takes time.
         """
         rows = self._select(
             f"SELECT id, message_bytes FROM {LETTERS_TABLE} WHERE id > ? AND id < ? AND state <> '{UNSENT}'"
@@ -218,7 +218,7 @@ class UpkeepRows(SqlStatements):
         return self._delete_in(LETTERS_TABLE, "id", keys)
 
     def old_verdicts(self, before_ms: int) -> Sequence[bytes]:
-        """The next verdicts that nobody waits for any more."""
+        """The next verdicts that no caller waits for any more."""
         rows = self._select("SELECT request FROM scheduler_verdicts WHERE at_ms < ? LIMIT ?", (before_ms, SLICE))
         return [row[0] for row in rows]
 
@@ -235,17 +235,17 @@ class UpkeepRows(SqlStatements):
         return count
 
     def delete_counters(self, before_day: int) -> int:
-        """Delete the next counters of days before this one. Returns how many went."""
+        """Delete the next counters of days before this one. Returns how many were deleted."""
         rows = self._select(
             f"SELECT {', '.join(COUNTER[:4])} FROM scheduler_counters WHERE day < ? LIMIT ?", (before_day, SLICE)
         )
         return self._delete_many("scheduler_counters", COUNTER[:4], sorted(rows))
 
     def fold_counters(self, today: int) -> int:
-        """Add the next counters of past days up over all processes, and those that were written once.
+        """Add up the next counters of past days over all processes, and those that were written once.
 
-        Returns how many rows went. Counters are deltas: a process that is still alive simply begins a new row. A row
-        that was changed or taken by somebody else since it was read is left alone.
+        Returns how many rows were deleted. Counters are deltas: a process that is still alive simply begins a new row.
+        A row that was changed or deleted by another process since it was read is left alone.
         """
         rows: list[Any] = sorted(
             self._select(
@@ -257,7 +257,7 @@ class UpkeepRows(SqlStatements):
         if self._row_by_row:
             rows = [row for row in rows if self._delete_many("scheduler_counters", COUNTER, [row])]
         elif self._delete_many("scheduler_counters", COUNTER, rows) != len(rows):
-            self._row_by_row = True  # which ones went cannot be told any more
+            self._row_by_row = True  # which rows were deleted is not known
             raise RunAgain
         sums: dict[tuple[str, int, str], int] = {}
         for _, app, day, what, n in rows:
@@ -269,20 +269,20 @@ class UpkeepRows(SqlStatements):
         return len(rows)
 
     def silent_nodes(self, before_ms: int) -> Sequence[tuple[str, int]]:
-        """The nodes that were not heard of since this moment and own nothing, each with its last heartbeat."""
+        """The nodes that were silent since this moment and own nothing, each with its last heartbeat."""
         owners = {info.owner.nonce for info in self.read_shards()}
         return [(n.nonce, n.beat) for n in self.read_nodes() if _heard_ms(n) < before_ms and n.nonce not in owners]
 
     def delete_nodes(self, nodes: Sequence[tuple[str, int]]) -> int:
-        """Delete those of these nodes that were not heard of again."""
+        """Delete those of these nodes that are still silent."""
         return sum(self._run("DELETE FROM scheduler_nodes WHERE nonce = ? AND beat = ?", node) for node in nodes)
 
     def known_nonces(self) -> frozenset[str]:
-        """The nonces that nodes or shards name."""
+        """The nonces that nodes or shards have."""
         rows = self._select("SELECT nonce FROM scheduler_nodes UNION SELECT owner_nonce FROM scheduler_shards")
         return frozenset(row[0] for row in rows)
 
 
 def _heard_ms(node: NodeInfo) -> int:
-    """When the last heartbeat of a node was, by the clock of the store where it has one: the node's may be far off."""
+    """When the last heartbeat of a node was, by the store's clock if it has one: the node's may be far off."""
     return node.beat_ms + (node.clock_offset_ms or 0)

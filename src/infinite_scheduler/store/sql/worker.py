@@ -12,17 +12,17 @@ from infinite_scheduler.errors import StoreUnavailable
 T = TypeVar("T")
 
 SWITCH_S: Final = 0.0005
-"""How long a thread may keep the interpreter while others wait. With Python's 5 ms, a lane that works would delay every
+"""How long a thread may keep the interpreter while others wait. With Python's 5 ms, a busy lane would delay every
 timer of the event loop by up to 5 ms."""
 
 
 def share_the_interpreter() -> None:
-    """Let busy threads give way to the event loop soon."""
+    """Let busy threads yield to the event loop soon."""
     sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
 
 
 class Worker:
-    """A thread that does one thing after the other, for callers in any event loop."""
+    """A thread that runs one step after the other, for callers in any event loop."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -32,7 +32,7 @@ class Worker:
         self._thread.start()
 
     async def do(self, step: Callable[[], T]) -> T:
-        """Do this after everything that was asked before; a caller who stops waiting does not stop what has begun."""
+        """Run a step after all earlier ones; a caller that stops waiting does not stop a step that has begun."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -41,7 +41,7 @@ class Worker:
                 return
             try:
                 result = step()
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            except BaseException as error:  # noqa: BLE001 - passed on to the caller
                 _tell(loop, _fail, future, error)
             else:
                 _tell(loop, _resolve, future, result)
@@ -53,13 +53,13 @@ class Worker:
         return await future
 
     def post(self, step: Callable[[], None]) -> None:
-        """Do this after everything that was asked before; nobody waits for it."""
+        """Run a step after all earlier ones, without waiting for it."""
         with self._lock:
             if not self._closed:
                 self._queue.put(step)
 
     def stop(self) -> None:
-        """Finish what was asked before, then end."""
+        """Finish the earlier steps, then end."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -76,7 +76,7 @@ class Worker:
 def _tell(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
     try:
         loop.call_soon_threadsafe(*call)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed: the result is not wanted any more
         return
 
 

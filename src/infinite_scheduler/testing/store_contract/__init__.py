@@ -36,7 +36,7 @@ class StoreContract(
     Forgetting,
     Refusing,
 ):
-    """Promises of `Store` and all its ports; put a store under them by saying how it is made.
+    """Promises of `Store` and all its ports; to test a store, say how it is created.
 
     Each class is about one ability, and counts for stores that declare it (`Promises.needs`); the others are skipped.
 
@@ -50,6 +50,6 @@ class StoreContract(
             return MyStore(self.path, clock)
     ```
 
-    `make_store` is called once for each process that a test pretends to be; all of one test share their data. Each test
+    `make_store` is called once for each process that a test simulates; all of one test share their data. Each test
     begins with an empty store. The tests move their clock by hand and never sleep.
     """

@@ -1,4 +1,4 @@
-"""What the promises of a store are tried with: processes on the same data, nodes that own shards, and their clock."""
+"""What the tests of a store's promises use: processes on the same data, nodes that own shards, and their clock."""
 
 import asyncio
 import os
@@ -35,11 +35,11 @@ LIFTED: Final = {ALONE: FEW}
 """Sizes of windows in which suspects are fired, and which of them is lifted. A store does not care what they mean."""
 
 PATIENCE_S: Final = 10.0
-"""How long, in real time, something is waited for that must happen by itself."""
+"""How long, in real time, to wait for something that must happen by itself."""
 
 
 class Promises(ABC):
-    """The ground of the contract: how a store is made, and the bench of one test."""
+    """The base of the contract: how a store is created, and the bench of one test."""
 
     needs: ClassVar[frozenset[Ability]] = frozenset()
     """The promises of this class are those of stores with these abilities; `@needing` adds some for one test."""
@@ -54,7 +54,7 @@ class Promises(ABC):
 
     @pytest_asyncio.fixture
     async def bench(self, request: pytest.FixtureRequest) -> AsyncIterator["Bench"]:
-        """A store with an app; whatever was opened is closed, and nothing may be left behind."""
+        """A store with an app; everything that was opened is closed, and nothing may be left behind."""
         threads = set(threading.enumerate())
         tasks = _others()
         bench = Bench(self.make_store, self.make_node_store)
@@ -113,11 +113,11 @@ class Bench:
             await store.close()
 
     def spec(self, in_ms: int = 60_000, *, app: str = APP, **fields: Any) -> JobSpec:
-        """A job that is due so many ms from now."""
+        """A job that is due this many ms from now."""
         return JobSpec(app=app, scheduled_ms=self.now + in_ms, **{"payload": b'{"a":1}', **fields})
 
     async def add(self, *in_ms: int, **fields: Any) -> list[Accepted]:
-        """Accept one job for each delay."""
+        """Accept one job per delay."""
         specs = [self.spec(delay, **fields) for delay in in_ms]
         if Ability.WHOLE_BATCHES in self.abilities:
             return list(await self.store.add(specs))
@@ -137,19 +137,19 @@ class Bench:
         return record
 
     async def shard(self, shard: Shard = SHARD) -> ShardInfo:
-        """The shard row as everybody sees it."""
+        """The shard row as every process sees it."""
         view = (await self.store.survey()).view
         return next(info for info in view.shards if info.shard == shard)
 
     async def node(self, name: str = "n1", *, store: Store | None = None, apps: Collection[str] = (APP,)) -> "Node":
-        """A node that gave its first sign of life."""
+        """A node that has sent its first heartbeat."""
         able = store is not None and Ability.OWNERSHIP in store.abilities
         node = Node(self, store if store and able else await self.node_store(), name, frozenset(apps))
         await node.ownership.beat()
         return node
 
     async def owner(self, name: str = "n1", *, store: Store | None = None, line_in_ms: int | None = None) -> "Node":
-        """A node that owns the one shard; its line is where it was, or so far ahead of now."""
+        """A node that owns the one shard; its line is where it was, or this far ahead of now."""
         node = await self.node(name, store=store)
         await node.take(SHARD)
         if line_in_ms is not None:
@@ -157,11 +157,11 @@ class Bench:
         return node
 
     def change(self, change: Change, accepted: Accepted, *, store: Store | None = None, **options: Any) -> "Wish":
-        """Ask for a change, and go on without waiting for the verdict."""
+        """Request a change, and go on without waiting for the verdict."""
         return asyncio.create_task(self.changed(change, accepted.key, store=store, **options))
 
     async def changed(self, change: Change, key: bytes, *, store: Store | None = None, **options: Any) -> Verdict:
-        """Ask for a change, and wait for the verdict."""
+        """Request a change, and wait for the verdict."""
         return await (store or self.store).change(change, key, **{"patience_ms": 15_000, **options})
 
     async def passing(self, ms: int) -> None:
@@ -182,7 +182,7 @@ class Bench:
         return await wish
 
     async def verdict(self, wish: "Wish") -> Verdict:
-        """The verdict on a wish that is decided, or about to be given up."""
+        """The verdict on a request that is decided, or about to be given up."""
 
         async def watch() -> Verdict:
             while not wish.done():
@@ -207,7 +207,7 @@ class Node:
         self._bench = bench
 
     async def claims(self, *shards: Shard, beat: int | None = None, dead: bool | None = None) -> list[Claim]:
-        """What a node would ask for that sees the shards as they are now, and their owner dead or at this heartbeat."""
+        """What a node would claim that sees the shards as they are now, and their owner dead or at this heartbeat."""
         view = await self.ownership.beat(renew=False)
         seen = {info.shard: info.owner for info in view.shards}
         return [Claim(shard=s, seen=seen[s], beat=beat, dead=beat is None if dead is None else dead) for s in shards]
@@ -219,7 +219,7 @@ class Node:
         return grants
 
     async def take_as_seen(self, claims: Sequence[Claim]) -> list[Grant]:
-        """Own what still is as it was seen."""
+        """Own the shards that are still as they were seen."""
         grants: list[Grant] = []
         for lane in range(self.ownership.lanes):
             mine = [claim for claim in claims if claim.shard.number % self.ownership.lanes == lane]
@@ -237,7 +237,7 @@ class Node:
         return await self.ownership.advance([step])
 
     async def scan(self, start_ms: int | None = None, end_ms: int | None = None, **options: Any) -> list[Job]:
-        """All jobs of a range, page after page; without one, of all time."""
+        """All jobs of a range, page after page; by default of all time."""
         return [job for page in await self.pages(start_ms, end_ms, **options) for job in page]
 
     async def pages(self, start_ms: int | None = None, end_ms: int | None = None, **options: Any) -> list[list[Job]]:
@@ -311,7 +311,7 @@ def _others() -> set[asyncio.Task[Any]]:
 
 @contextmanager
 def refused(kind: type[Exception], *words: str) -> Iterator[None]:
-    """Whatever is done here raises this error, and its text has these words."""
+    """The body raises this error, and its text contains these words."""
     try:
         yield
     except kind as error:

@@ -29,7 +29,7 @@ OTHER: Final = Source("door", "jobs", 1)
 
 
 def move(seen: int | None, to: int, source: Source = SOURCE, **more: Any) -> Move:
-    """A move of a place from where it was seen."""
+    """A move of a position from where it was seen."""
     return Move(source=source, seen=seen, next=to, **more)
 
 
@@ -68,7 +68,7 @@ async def pages(inbox: Inbox, query: LetterQuery) -> list[Letters]:
 
 
 def offsets(letters: Sequence[DeadLetter]) -> list[int]:
-    """Where the messages of these letters were."""
+    """The offsets of the messages of these letters."""
     return [one.offset for one in letters]
 
 

@@ -152,7 +152,7 @@ class Searching(Promises):
 
 
 async def listed(store: Store, query: Query) -> list[str]:
-    """All that a query lists, page after page."""
+    """All jobs that a query lists, page after page."""
     ids: list[str] = []
     fields = {name: getattr(query, name) for name in query.__struct_fields__}
     while True:

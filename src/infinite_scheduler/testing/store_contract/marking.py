@@ -51,7 +51,7 @@ class Marking(Promises):
         await owner.release()
         next_owner = await bench.node("n2")
         (grant,) = await next_owner.take(SHARD)
-        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "nobody died, so nobody is charged"
+        assert dict(grant.suspects) == {alone.key: FEW, other.key: MANY}, "no process died, so no job is blamed"
 
     async def test_the_mark_of_a_job_that_outlived_a_watch_stays_until_it_is_settled(self, bench: Bench) -> None:
         await bench.add(0, 0)

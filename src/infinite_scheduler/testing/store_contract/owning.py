@@ -1,4 +1,4 @@
-"""Promises about who owns a shard."""
+"""Promises about the ownership of shards."""
 
 from infinite_scheduler.model import Shard, Status
 from infinite_scheduler.store.abilities import Ability
@@ -17,7 +17,7 @@ FOUR = tuple(Shard(WIDE, number) for number in range(4))
 
 
 class Owning(Promises):
-    """What signs of life, take, release, reload and advance promise, and that a node is fenced off by a takeover."""
+    """What heartbeats, take, release, reload and advance promise, and that a takeover fences the former owner."""
 
     needs = frozenset({Ability.OWNERSHIP})
 
@@ -94,7 +94,7 @@ class Owning(Promises):
         claims = await second.claims(SHARD)
         await first.take(SHARD)
         await first.release()
-        assert not await second.take_as_seen(claims), "it is released again, but in another reign"
+        assert not await second.take_as_seen(claims), "it is released again, but with another epoch"
 
     async def test_a_claim_is_refused_when_the_owner_has_given_a_sign_of_life(self, bench: Bench) -> None:
         owner = await bench.owner("n1")

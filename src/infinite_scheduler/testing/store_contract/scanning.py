@@ -8,7 +8,7 @@ from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.testing.store_contract.bench import Bench, Node, Promises, keys, needing
 
 LARGE: Final = b'"' + "ä".encode() * 5000 + b'"'
-"""A payload with more bytes than letters."""
+"""A payload with more bytes than characters."""
 
 
 class Scanning(Promises):

@@ -1,1 +1,1 @@
-"""Database servers as homes of the SQL store."""
+"""The SQL store on database servers."""

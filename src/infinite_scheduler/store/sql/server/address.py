@@ -1,4 +1,4 @@
-"""Where a database server is, and how a user names it."""
+"""Where a database server is, and how a user writes it."""
 
 import ipaddress
 import re
@@ -13,7 +13,7 @@ from infinite_scheduler.store.scheme import BadPart
 from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, is_visible, read_options
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""How long a connection may take to come about, where nobody says otherwise."""
+"""How long connecting may take by default."""
 
 PORTS: Final[Mapping[Kind, int]] = {"mariadb": 3306, "postgres": 5432}
 
@@ -35,24 +35,24 @@ _SCHEMES: Final[Mapping[str, Kind]] = {
 _WRITTEN: Final[Mapping[Kind, str]] = {"mariadb": "mariadb", "postgres": "postgresql"}
 
 Parts = Mapping[str, str]
-"""What somebody said of an address, as text: kind, host, port, database, user, password and options."""
+"""The given parts of an address, as text: kind, host, port, database, user, password and options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A database on a server, with all that is needed to connect; as text it is without its secrets."""
+    """A database on a server, with all that is needed to connect; printed without its secrets."""
 
     kind: Kind
     database: str
     host: str = "localhost"
     port: int
     user: str | None = None
-    """None: the name of the account that the process runs under."""
+    """None: the name of the account that runs the process."""
     password: str | None = field(default=None, repr=False)
     socket: str | None = None
-    """Instead of host and port: a Unix socket; MariaDB's own file, or the folder where PostgreSQL's is."""
+    """Instead of host and port: a Unix socket; MariaDB's own file, or the folder of PostgreSQL's."""
     sslmode: str | None = None
-    """None: what the driver does by itself, which is to prefer TLS."""
+    """None: the driver's default, which is to prefer TLS."""
     sslrootcert: str | None = None
     sslcert: str | None = None
     sslkey: str | None = None
@@ -61,9 +61,9 @@ class Address:
     connect_timeout: float = CONNECT_TIMEOUT_S
     """In seconds."""
     application_name: str = "infinite-scheduler"
-    """Who the server says is connected."""
+    """The name that the server shows for this connection."""
     options: tuple[tuple[str, str], ...] = ()
-    """For the driver, as they are."""
+    """Passed to the driver unchanged."""
 
     def __str__(self) -> str:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
@@ -72,13 +72,13 @@ class Address:
 
 
 def names_server(url: str) -> bool:
-    """Does the URL mean a database server, rightly written or not?"""
+    """Does the URL mean a database server, whether it is valid or not?"""
     scheme = url.strip().partition("://")[0].lower()
     return scheme.startswith("jdbc:") or scheme.partition("+")[0] in _SCHEMES
 
 
 def address_of(url: str) -> Address:
-    """The address that a URL names, percent-decoded; raises ConfigError, which shows no password."""
+    """The address in a URL, percent-decoded; raises ConfigError, which shows no password."""
     try:
         return make_address(read_url(url))
     except ValueError as error:
@@ -91,7 +91,7 @@ def shown_url(url: str) -> str:
 
 
 def read_url(url: str) -> dict[str, str]:
-    """What a URL says, and nothing that it leaves open. Raises ValueError, without the URL in its text."""
+    """What a URL says, without defaults. Raises ValueError, whose text does not contain the URL."""
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(f"expected a URL that begins with {', '.join(f'{known}://' for known in _SCHEMES)}")
@@ -99,8 +99,8 @@ def read_url(url: str) -> dict[str, str]:
     pieces = cut(url)
     if pieces is None or "/" in pieces.path:
         raise ValueError(
-            f"expected {_example(kind)}; an IPv6 host stands in brackets, and in a name or password "
-            '"@" is written %40, ":" %3A, "/" %2F, "?" %3F and "%" %25'
+            f"expected {_example(kind)}; write an IPv6 host in brackets, and in a name or password "
+            'write "@" as %40, ":" as %3A, "/" as %2F, "?" as %3F and "%" as %25'
         )
     said = {"kind": kind} | _login(pieces.login or "") | _server(pieces.server)
     if pieces.path:
@@ -108,13 +108,13 @@ def read_url(url: str) -> dict[str, str]:
     for name, value in read_options(kind, pieces.query).items():
         socket_instead = name == "host" and value.startswith("/") and said.get("host") == "localhost"
         if not socket_instead and said.get(name, value) != value:
-            raise ValueError(f"{name} is given twice, and the two differ")
+            raise ValueError(f"{name} is given twice, with different values: leave one of them out")
         said[name] = value
     return said
 
 
 def make_address(said: Parts) -> Address:
-    """The address of which this is said, with defaults for the rest. Raises BadPart."""
+    """The address with these parts, and defaults for the rest. Raises BadPart."""
     kind = cast("Kind", said["kind"])
     if not said.get("database"):
         raise BadPart("database", f"expected a database: {_example(kind)}")
@@ -138,7 +138,7 @@ def make_address(said: Parts) -> Address:
 
 
 def write_url(said: Parts) -> str:
-    """The URL that says this: what `read_url` reads back."""
+    """The URL with these parts: `read_url` reads them back."""
     kind = cast("Kind", said["kind"])
     rest = {name: value for name, value in said.items() if name not in {"kind", "host", "user", "password", "database"}}
     login = quote(said.get("user", ""), safe="")
@@ -186,15 +186,15 @@ def _check_host(host: str) -> None:
         except ValueError:
             raise BadPart("host", "expected a host alone, without a port") from None
     if re.search(r"[\s/@?#\[\]]", host):
-        raise BadPart("host", "expected the name or the number of a host, or the path of a socket")
+        raise BadPart("host", "expected the name or the address of a host, or the path of a socket")
 
 
 def _check_tls(said: Parts) -> None:
     if "sslkey" in said and "sslcert" not in said:
-        raise BadPart("sslkey", "expected sslcert beside it: a key is of use with its certificate only")
+        raise BadPart("sslkey", "expected sslcert too: a key is useful only with its certificate")
     if said.get("sslrootcert") == SYSTEM and said.get("sslmode", "verify-full") != "verify-full":
         raise BadPart(
             "sslmode",
-            "expected verify-full, as sslrootcert is system: without a look at the host's name any certificate of a "
-            "public authority would do",
+            "expected verify-full, since sslrootcert is system: without a check of the host name any certificate of a "
+            "public authority would be accepted",
         )

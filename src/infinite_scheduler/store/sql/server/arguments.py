@@ -1,4 +1,4 @@
-"""What an address comes to as arguments of a driver."""
+"""An address as arguments for a driver."""
 
 import importlib
 import math
@@ -16,22 +16,22 @@ _DRIVERS: Final[dict[Kind, tuple[str, str, str]]] = {
 
 
 def require_driver(kind: Kind) -> None:
-    """Refuse a server whose driver is not installed, with the line that installs it."""
+    """Refuse a server whose driver is not installed, with the command that installs it."""
     server, module, extra = _DRIVERS[kind]
     try:
         importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"the store is {server}, and its driver cannot be loaded ({error}): "
+            f"the store is {server}, but its driver cannot be loaded ({error}): "
             f"pip install 'infinite-scheduler[{extra}]'"
         ) from None
 
 
 def psycopg_arguments(address: Address) -> dict[str, Any]:
-    """How to call `psycopg.connect`.
+    """The arguments for `psycopg.connect`.
 
-    What is not said is left out, so that libpq's own ways to know it work: PGSSLMODE, a password file. Nothing is set
-    by `options`: a pooler such as PgBouncer refuses a connection that asks for settings it does not know.
+    What is not given is left out, so that libpq's own sources apply: PGSSLMODE, a password file. Nothing is set by
+    `options`: a pooler such as PgBouncer refuses a connection with settings it does not know.
     """
     said = {
         "host": address.socket or address.host,
@@ -52,13 +52,13 @@ def psycopg_arguments(address: Address) -> dict[str, Any]:
 
 
 def pymysql_arguments(address: Address) -> dict[str, Any]:
-    """How to call `pymysql.connect`; the files of certificates are read for it, and one that cannot be is refused."""
+    """The arguments for `pymysql.connect`; certificate files are read here, and unreadable ones are refused."""
     arguments: dict[str, Any] = {
         "host": address.host,
         "port": address.port,
         "database": address.database,
         "user": address.user,
-        "password": (address.password or "").encode(),  # text would become Latin-1
+        "password": (address.password or "").encode(),  # as text it would be sent in Latin-1
         "connect_timeout": address.connect_timeout,
         "program_name": address.application_name,
         "unix_socket": address.socket,
@@ -69,7 +69,7 @@ def pymysql_arguments(address: Address) -> dict[str, Any]:
 
 
 def _pymysql_tls(address: Address) -> dict[str, Any]:
-    if address.socket or address.sslmode == "disable":  # as libpq: nobody listens on a socket of this machine
+    if address.socket or address.sslmode == "disable":  # as libpq: traffic on a local socket cannot be intercepted
         return {"ssl_disabled": True}
     if address.sslmode in {None, "prefer"} and not address.sslcert:
         return {}
@@ -77,7 +77,7 @@ def _pymysql_tls(address: Address) -> dict[str, Any]:
 
 
 def _context(address: Address) -> ssl.SSLContext:
-    """TLS or nothing, by the rules of libpq.
+    """TLS or an error, by the rules of libpq.
 
     PyMySQL's own arguments would not do: without a file of authorities they check no host name.
     """
@@ -86,13 +86,13 @@ def _context(address: Address) -> ssl.SSLContext:
     files = f"sslrootcert {root}"
     try:
         context = ssl.create_default_context(cafile=root)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the certificates that MySQL makes for itself would not pass
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's self-made certificates would not pass
         context.check_hostname = address.sslmode == "verify-full"
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
         if address.sslcert:
             files = f"sslcert {address.sslcert}" + (f" with sslkey {address.sslkey}" if address.sslkey else "")
             # Without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(address.sslcert, address.sslkey, address.sslpassword or "")
-    except OSError as error:  # and so is every error of the ssl module
+    except OSError as error:  # includes every error of the ssl module
         raise ConfigError(f"{files} cannot be used: {error.strerror or error}") from None
     return context

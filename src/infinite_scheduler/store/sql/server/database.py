@@ -1,4 +1,4 @@
-"""A database server as the home of the SQL store: a connection for each purpose."""
+"""A database server for the SQL store: one connection per purpose."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ class ServerDatabase(Database):
     """One database on a MariaDB, MySQL or PostgreSQL server.
 
     Each lane, the heartbeats, the listings for people and maintenance have a connection of their own; the doors share a
-    few. All are made when they are first used, and again when they were lost.
+    few. All are opened when first used, and reopened when lost.
     """
 
     def __init__(self, driver: Driver, *, lanes: int = 2, connections: int = 2, ddl: bool = True) -> None:
@@ -33,7 +33,7 @@ class ServerDatabase(Database):
         self._connections = connections
         self._process = os.urandom(8).hex()
         self._tables = TableMaker(driver, allowed=ddl)
-        self._worker: Worker | None = None  # changes tables, which takes long at times
+        self._worker: Worker | None = None  # changes tables, which can take long
         self._sessions: dict[str, Session] = {}
         self._looks: dict[OldTable, Look] = {}
 
@@ -48,7 +48,7 @@ class ServerDatabase(Database):
 
     async def close(self) -> None:
         sessions, self._sessions = self._sessions, {}
-        await asyncio.gather(*(session.close() for session in sessions.values()))  # a frozen server is waited for once
+        await asyncio.gather(*(session.close() for session in sessions.values()))  # waits for a frozen server only once
         worker, self._worker = self._worker, None
         if worker is not None:
             await end(worker, lambda: None)
@@ -64,7 +64,7 @@ class ServerDatabase(Database):
         return self._sessions[name]
 
     def _single(self, name: str) -> ServerSession:
-        # Counters are rows of one connection: two that add to the same row would wait for each other.
+        # Counters are rows of one connection: two connections that add to the same row would wait for each other.
         return ServerSession(name, Link(self._driver, self._tables, f"{self._process}-{name}"))
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
@@ -87,9 +87,9 @@ class ServerDatabase(Database):
         return await self.session("reader").read(cast("Body[frozenset[int]]", lambda tx: tx.periods(app)))
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
-        """A server cannot tell a dead process from one that is cut off: the lease decides."""
+        """A server cannot tell a dead process from a disconnected one: the lease decides."""
         del nodes
         return frozenset()
 
     def live(self, nonce: str) -> None:
-        """Heartbeats are the only sign of life."""
+        """Do nothing: heartbeats are the only sign of life."""

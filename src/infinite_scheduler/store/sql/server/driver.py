@@ -1,4 +1,4 @@
-"""What a database server's driver must be told and asked, beside the words of its dialect."""
+"""What sessions need from a database server's driver, besides the SQL of its dialect."""
 
 import enum
 import math
@@ -18,36 +18,36 @@ from infinite_scheduler.store.sql.server.patience import Patience
 
 DDL_WAIT_S: Final = 30
 DROP_WAIT_S: Final = 1
-"""How long a maker of tables waits for its turn, and a drop for a table to be free."""
+"""How long the creation of tables waits for its turn, and a drop for a table to be free."""
 
 DDL_SILENCE_S: Final = 600.0
-"""How long a server may say nothing while tables are changed: a large one takes its time."""
+"""How long a server may be silent while tables are changed: a large table takes time."""
 
 KEEPALIVE: Final = {"idle": 10, "interval": 5, "count": 3}
-"""Seconds, seconds and times: so a connection to a machine that is gone is known to be dead, though nobody uses it."""
+"""Seconds, seconds and times: TCP keep-alive, so that an idle connection to a lost machine is known to be dead."""
 
 UNACKNOWLEDGED_MS: Final = 15_000
-"""What the other machine has not acknowledged for so long never arrives."""
+"""What the other machine has not acknowledged for this long will never arrive."""
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the server and this process are patient, in seconds; servers count in whole ones."""
+    """How long the server and this process wait, in seconds; servers count in whole ones."""
 
     idle_s: int = 5
-    """A transaction that is idle for longer is ended by the server: its process may be frozen, with locks in hand."""
+    """A transaction that is idle for longer is ended by the server: its process may be frozen while it holds locks."""
 
     lock_s: int = 10
     """How long a call waits for locks, in all."""
 
     silence_s: float = 20.0
-    """A server that says nothing for so long in the middle of a statement is given up: it is frozen or cut off.
+    """A server that is silent for this long within a statement is given up: it is frozen or disconnected.
 
-    Longer than a statement may wait for a lock, after which the server would speak.
+    Longer than a statement may wait for a lock, after which the server would answer.
     """
 
     @classmethod
     def of(cls, limits: SqlLimits) -> Self:
-        """What the settings say."""
+        """The waits from the settings."""
         return cls(
             idle_s=math.ceil(limits.idle_in_transaction_ms / 1000),
             lock_s=math.ceil(limits.lock_wait_ms / 1000),
@@ -56,19 +56,19 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(enum.Enum):
-    """What an error of the driver means for the transaction under way."""
+    """What an error of the driver means for the current transaction."""
 
-    AGAIN = "a deadlock or a serialization failure: nothing was done, and the same may succeed now"
-    MISSING_TABLE = "a statement named a table that is not there"
-    REPEATED = "a bulk insert met a row that is there already"
-    LOST = "the connection is gone, or of no use: the server behind it takes no writes"
-    HELD = "a lock was not to be had within this time; whoever holds it may be stuck"
-    NOT_NOW = "the server takes no connection at the moment: it starts, stops, or has as many as it may"
+    AGAIN = "a deadlock or a serialization failure: nothing was done, and another try may succeed"
+    MISSING_TABLE = "a statement named a table that does not exist"
+    REPEATED = "a bulk insert met a row that already exists"
+    LOST = "the connection is lost, or useless: the server behind it takes no writes"
+    HELD = "a lock was not free within this time; the process that holds it may be stuck"
+    NOT_NOW = "the server takes no connection at the moment: it is starting, stopping, or has too many"
     OTHER = "anything else: the caller must know"
 
 
 class Connection(Protocol):
-    """As much of a DB-API connection as the sessions use."""
+    """The part of a DB-API connection that the sessions use."""
 
     def cursor(self) -> Any: ...
 
@@ -85,30 +85,30 @@ class Driver(ABC):
     """The root of the driver's errors."""
 
     sqlalchemy: ClassVar[frozenset[str]]
-    """The SQLAlchemy dialects whose connections can carry jobs in a transaction of the user's own."""
+    """The SQLAlchemy dialects whose connections can take jobs in a transaction of the user's own."""
 
     dialect: Dialect
 
     place: str
-    """The address as people may see it, without its secrets."""
+    """The address for people, without its secrets."""
 
     secrets: Sequence[str] = ()
-    """What no message may show."""
+    """Texts that no message may show."""
 
     waits: Waits
 
     deadlocks: ClassVar[str]
-    """Where the server shows who was in a deadlock."""
+    """Where the server shows the participants of a deadlock."""
 
     @abstractmethod
     def connect(self) -> Connection:
-        """Open a connection that commits by itself outside of transactions; raises the driver's errors."""
+        """Open a connection in autocommit mode; raises the driver's errors."""
 
     @abstractmethod
     def begin(self, cursor: Cursor, patience: Patience) -> None:
-        """Begin a transaction that writes: READ COMMITTED, and ended by the server if it stays idle for too long.
+        """Begin a transaction that writes: READ COMMITTED, and ended by the server if it is idle for too long.
 
-        Its statements wait for locks as long as there is patience left.
+        Its statements wait for locks as long as `patience` allows.
         """
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Driver(ABC):
 
     @abstractmethod
     def borrowed(self, connection: Any) -> Cursor:
-        """A cursor on a connection of the user's, which understands our values; theirs stay as they are."""
+        """A cursor on a connection of the user's that understands our values; theirs are not affected."""
 
     @abstractmethod
     def commits_by_itself(self, connection: Any) -> bool:
@@ -130,7 +130,7 @@ class Driver(ABC):
         """What the error means."""
 
     def said(self, error: Exception) -> str:
-        """What the driver says, in one line and without secrets, those of this address whatever stands around them."""
+        """The driver's message in one line, without secrets: neither known forms nor those of this address."""
         text = without_secrets(str(error), shown_url)
         for secret in filter(None, self.secrets):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
@@ -141,40 +141,40 @@ class Driver(ABC):
         """The error as a caller sees it: what went wrong and what to change."""
 
     def busy(self, error: Exception) -> SchedulerError:
-        """The error when somebody else was in the way for too long."""
-        return StoreUnavailable(f"{self.place}: somebody else is in the way ({self.said(error)})")
+        """The error if another process held a lock for too long."""
+        return StoreUnavailable(f"{self.place}: another process holds a lock ({self.said(error)})")
 
     def occupied(self, seconds: int) -> SchedulerError:
-        """The error when somebody else changes tables all the while."""
-        return StoreUnavailable(f"{self.place}: another process changes tables for {seconds} s; nothing was done")
+        """The error if another process keeps changing tables."""
+        return StoreUnavailable(f"{self.place}: another process has changed tables for {seconds} s; nothing was done")
 
     def end_stuck(self, cursor: Cursor) -> int:
-        """End transactions of this program whose processes say nothing, where the server does not do so by itself.
+        """End transactions of this program whose processes are silent, on servers that do not do so themselves.
 
-        How many there were.
+        Returns how many there were.
         """
         del cursor
         return 0
 
     @abstractmethod
     def lock_tables(self, cursor: Cursor) -> None:
-        """Begin to change tables: wait until nobody else does, to the call of `unlock_tables`."""
+        """Begin to change tables: wait until no other process does, and keep it so until `unlock_tables`."""
 
     @abstractmethod
     def unlock_tables(self, cursor: Cursor) -> None:
-        """What was changed since `lock_tables` stands."""
+        """Make the changes since `lock_tables` permanent."""
 
     @abstractmethod
     def lock_table(self, cursor: Cursor, table: str) -> bool:
-        """Keep everybody else from a table, within `lock_tables`; False if somebody uses it for longer than a second.
+        """Lock a table exclusively, within `lock_tables`; False if it is in use for longer than a second.
 
-        Whoever comes meanwhile waits behind this one: hence not longer.
+        Other transactions queue behind this lock: hence not longer.
         """
 
     @abstractmethod
     def unlock_table(self, cursor: Cursor) -> None:
-        """Give a locked table back, dropped or not: at once, or with `unlock_tables`."""
+        """Unlock a locked table, dropped or not: at once, or with `unlock_tables`."""
 
     @abstractmethod
     def create_database(self) -> bool:
-        """Make the database itself, unless it is there; True: it was made."""
+        """Create the database itself, unless it exists; True: it was created."""

@@ -9,7 +9,7 @@ from infinite_scheduler.store.sql.server.driver import Driver, Waits
 
 
 def server_driver(url: str, limits: SqlLimits | None = None) -> Driver:
-    """The driver of the server that a URL names."""
+    """Create the driver of the server for a URL."""
     address = address_of(url)
     require_driver(address.kind)
     waits = Waits.of(limits or SqlLimits())

@@ -28,13 +28,13 @@ class ServerPlace:
         dialect = f"{connection.dialect.name}+{connection.dialect.driver}"
         if dialect not in self._driver.sqlalchemy:
             raise InvalidRequest(
-                f"enqueue works on the store's own database, by {' or '.join(sorted(self._driver.sqlalchemy))}; "
+                f"enqueue works on the store's own database, with {' or '.join(sorted(self._driver.sqlalchemy))}; "
                 f"this connection is {dialect}"
             )
         dbapi = connection.connection.dbapi_connection
         if self._driver.commits_by_itself(dbapi):
             raise InvalidRequest(
-                "enqueue needs a transaction, and this connection commits every statement: leave AUTOCOMMIT"
+                "enqueue needs a transaction, but this connection commits every statement: do not use AUTOCOMMIT"
             )
         self._cursor = self._driver.borrowed(dbapi)
         self._check_is_store(url)
@@ -54,7 +54,7 @@ class ServerPlace:
             raise InvalidRequest(f"this is not the store's database: connect to {self._driver.place}")
 
     def statements(self) -> SqlStatements:
-        from infinite_scheduler.store.sql.enqueue import own_process  # noqa: PLC0415 - they know of each other
+        from infinite_scheduler.store.sql.enqueue import own_process  # noqa: PLC0415 - the modules import each other
 
         self._statements = SqlStatements(self._cursor, self._driver.dialect, own_process())
         return self._statements
@@ -83,5 +83,5 @@ def _driver(url: str) -> Driver:
 
 @lru_cache(maxsize=16)
 def _store_id(url: str) -> str:
-    """Which store this address leads to."""
+    """The id of the store at this address."""
     return TableMaker(_driver(url), allowed=False).store_id()

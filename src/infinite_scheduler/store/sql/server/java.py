@@ -1,4 +1,4 @@
-"""The options of Java drivers for databases: what they mean here, if they mean anything."""
+"""The options of Java database drivers: what they mean here, if anything."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ _SESSION: Final = """
     zeroDateTimeBehavior yearIsDateType tinyInt1isBit transformedBitIsBoolean sendFractionalSeconds
     jdbcCompliantTruncation stringtype
 """
-"""The time zone and the character set of a session: ours are UTC and UTF-8, always."""
+"""The time zone and the character set of a session: here they are always UTC and UTF-8."""
 
 _STATEMENTS: Final = """
     rewriteBatchedStatements reWriteBatchedInserts useBulkStmts useBatchMultiSend allowMultiQueries useAffectedRows
@@ -30,7 +30,7 @@ _CONNECTING: Final = """
     sendBufferSize receiveBufferSize pool poolName maxPoolSize minPoolSize enabledTLSProtocols tlsVersions
     fallbackToSystemTrustStore fallbackToSystemKeyStore targetServerType loadBalanceHosts hostRecheckSeconds
 """
-"""How it connects again, pools and keeps sockets: the store does that its own way."""
+"""How it reconnects, pools and keeps sockets: the store does that in its own way."""
 
 _TOLD: Final = """
     useInformationSchema nullCatalogMeansCurrent nullDatabaseMeansCurrent nullNamePatternMatchesAll useMysqlMetadata
@@ -38,31 +38,31 @@ _TOLD: Final = """
     maintainTimeStats gatherPerfMetrics profileSQL logger loggerLevel loggerFile logUnclosedConnections
     unknownLength disableColumnSanitiser databaseMetadataCacheFields databaseMetadataCacheFieldsMiB
 """
-"""What it tells Java programs and their logs."""
+"""What it reports to Java programs and their logs."""
 
 IGNORED: Final = frozenset((_SESSION + _STATEMENTS + _CONNECTING + _TOLD).split())
-"""Options that concern Java drivers alone: accepted, so that their URLs can be used as they are, and without effect."""
+"""Options that concern Java drivers only: accepted, so that their URLs can be used unchanged, but without effect."""
 
 REFUSED: Final[Mapping[str, str]] = {
-    "options": "poolers refuse it; set what it says on the role: ALTER ROLE … SET …",
+    "options": "poolers refuse it; set its values on the role: ALTER ROLE … SET …",
     "currentSchema": "set it on the role instead: ALTER ROLE … SET search_path = …",
-    "sslfactory": "write sslmode instead: require to check no certificate, verify-full to check it",
-    "trustCertificateKeyStoreUrl": "a Java key store cannot be read; name a PEM file by sslrootcert",
-    "clientCertificateKeyStoreUrl": "a Java key store cannot be read; name PEM files by sslcert and sslkey",
-    "trustStore": "a Java key store cannot be read; name a PEM file by sslrootcert",
-    "keyStore": "a Java key store cannot be read; name PEM files by sslcert and sslkey",
+    "sslfactory": "write sslmode instead: require for no check of certificates, verify-full for a check",
+    "trustCertificateKeyStoreUrl": "a Java key store cannot be read; name a PEM file with sslrootcert",
+    "clientCertificateKeyStoreUrl": "a Java key store cannot be read; name PEM files with sslcert and sslkey",
+    "trustStore": "a Java key store cannot be read; name a PEM file with sslrootcert",
+    "keyStore": "a Java key store cannot be read; name PEM files with sslcert and sslkey",
 }
-"""Options that would be missed, and what to write instead."""
+"""Options whose loss would matter, and what to write instead."""
 
 SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
     "mariadb": ("useSSL", "requireSSL", "verifyServerCertificate", "trustServerCertificate", "ssl"),
     "postgres": ("ssl",),
 }
-"""Java's way to say sslmode: true or false."""
+"""Java's form of sslmode: true or false."""
 
 
 def ssl_mode_of(kind: str, switches: Mapping[str, bool]) -> str | None:
-    """What the switches of the Java drivers come to, by the rules of Connector/J and of pgjdbc."""
+    """The sslmode that the switches of the Java drivers mean, by the rules of Connector/J and of pgjdbc."""
     if kind == "postgres":
         return "verify-full" if switches.get("ssl") else None
     if switches.get("useSSL") is False or switches.get("ssl") is False:

@@ -1,4 +1,4 @@
-"""Values as MariaDB and MySQL read them in a statement, a column at a time: the driver looks at each one by itself."""
+"""Values as literals of MariaDB and MySQL, a column at a time: the driver would convert them one by one."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,18 @@ from infinite_scheduler.store.sql.dialect import Blob, Cursor, Row
 NULL = "NULL"
 
 LONG = 1024
-"""Bytes that are written in the shorter way: a packet has an end."""
+"""From this many bytes on, the shorter form is used: packets are limited."""
 
 
 def row_texts(cursor: Cursor, rows: Sequence[Row]) -> list[str]:
-    """Each row as it stands behind VALUES."""
+    """Each row as it is written after VALUES."""
     plain = _plain_backslash(cursor)
     columns = [_column(values, plain=plain) for values in zip(*rows, strict=True)]
     return [f"({row})" for row in map(",".join, zip(*columns, strict=False))]
 
 
 def key_text(key: bytes) -> str:
-    """A key as it stands in a statement."""
+    """A key as a literal."""
     return f"X'{key.hex()}'"
 
 
@@ -51,11 +51,11 @@ def _literal(value: Any, *, plain: bool) -> str:
         case int():
             return str(int(value))
         case _:
-            raise TypeError(f"no value of a column: {value!r}")
+            raise TypeError(f"not a value of a column: {value!r}")
 
 
 def _quoted(text: str, *, plain: bool) -> str:
-    """A text in quotes; most have nothing in it that must be written as two signs."""
+    """A text in quotes; most have no characters that must be escaped."""
     if "'" in text:
         text = text.replace("'", "''")
     if not plain and "\\" in text:
@@ -64,6 +64,6 @@ def _quoted(text: str, *, plain: bool) -> str:
 
 
 def _plain_backslash(cursor: Cursor) -> bool:
-    """Is a backslash a sign like others? On a connection of the user's it may be."""
+    """Is a backslash an ordinary character? It may be, on a connection of the user's."""
     status: int = cursor.connection.server_status  # type: ignore[attr-defined]
     return bool(status & SERVER_STATUS_NO_BACKSLASH_ESCAPES)

@@ -30,30 +30,30 @@ from infinite_scheduler.store.sql.server.patience import Patience
 LOST: Final = frozenset(
     {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 0, 1927, 4031}
 )
-"""The connection is gone: 1927 killed, 4031 idle for too long; 0 is PyMySQL's own word."""
+"""The connection is lost: 1927 killed, 4031 idle for too long; 0 is PyMySQL's own code."""
 
 NOT_NOW: Final = frozenset(
     {ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED, ER.SERVER_SHUTDOWN}
 )
 READ_ONLY: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, 1792, 1836})
-"""A replica, or a server that its operator has set so; 1792 a transaction that may only read, 1836 a server."""
+"""A replica, or a server that its operator has set read-only; 1792 a read-only transaction, 1836 a server."""
 
-_RIGHTS: Final = (StoreBroken, "{place}: missing rights ({said}): grant them, or set store.ddl = false")
+_RIGHTS: Final = (StoreBroken, "{place}: rights are missing ({said}): grant them, or set store.ddl = false")
 _NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was committed")
 _NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
 _NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
 
 FULL: Final = "Errcode: 28"
-"""Of the operating system: no space left. Files of tables that cannot be made are told by codes of their own."""
+"""From the operating system: no space left. Table files that cannot be created have codes of their own."""
 
 STATEMENT_TIMEOUT: Final = 1969
-"""MariaDB has ended a statement that took longer than it may."""
+"""MariaDB ended a statement that exceeded its time limit."""
 
 _LOOK: Final = "nothing was written: look for their transactions in information_schema.innodb_trx"
-_WAITED: Final = (StoreBusy, f"{{place}}: waited {{lock_s}} s for locks that others hold ({{said}}), {_LOOK}")
+_WAITED: Final = (StoreBusy, f"{{place}}: waited {{lock_s}} s for locks of other transactions ({{said}}), {_LOOK}")
 _ENDED: Final = (
     StoreBusy,
-    f"{{place}} has ended a statement that waited for locks of others, or had too much to do ({{said}}), {_LOOK}",
+    f"{{place}} ended a statement that waited for locks of others, or had too much to do ({{said}}), {_LOOK}",
 )
 
 TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
@@ -61,14 +61,14 @@ TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
         StoreMismatch,
         "{place} refuses the user or the password ({said}): check store.url",
     ),
-    ER.BAD_DB_ERROR: (StoreMismatch, "{place}: {said}; make it with `infinite-scheduler migrate --create`"),
+    ER.BAD_DB_ERROR: (StoreMismatch, "{place}: {said}; create it with `infinite-scheduler migrate --create`"),
     ER.DBACCESS_DENIED_ERROR: _RIGHTS,
     ER.TABLEACCESS_DENIED_ERROR: _RIGHTS,
     ER.COLUMNACCESS_DENIED_ERROR: _RIGHTS,
     ER.SPECIFIC_ACCESS_DENIED_ERROR: _RIGHTS,
     ER.DISK_FULL: _NO_SPACE,
     ER.RECORD_FILE_FULL: _NO_SPACE,
-    ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: let max_allowed_packet be 16M at least"),
+    ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: set max_allowed_packet to at least 16M"),
     ER.LOCK_WAIT_TIMEOUT: _WAITED,
     STATEMENT_TIMEOUT: _ENDED,
     **dict.fromkeys(NOT_NOW, _NO_CONNECTION),
@@ -76,17 +76,17 @@ TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
 }
 
 EXACT: Final = {"MariaDB": "utf8mb4_nopad_bin", "MySQL": "utf8mb4_0900_bin"}
-"""What each server calls comparing texts as they are, spaces at the end included."""
+"""Each server's collation for exact comparison, including trailing spaces."""
 
 TIMEOUTS: Final = ("read_timeout", "write_timeout")
 
 HEARD: Final = 0.9
-"""The part of its silence after which the server itself ends a statement, so that its answer is still heard."""
+"""The part of the silence limit after which the server itself ends a statement, so that its answer still arrives."""
 
 ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SETTINGS: Final = (
     "SET SESSION innodb_lock_wait_timeout = {lock_s}, SESSION lock_wait_timeout = {lock_s},"
-    " SESSION net_write_timeout = {idle_s},"  # who does not read an answer is as frozen as who asks for nothing
+    " SESSION net_write_timeout = {idle_s},"  # a client that does not read an answer is as stuck as an idle one
     " SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00'"
 )
 
@@ -103,7 +103,7 @@ class MariaDriver(Driver):
     kind = "MariaDB"
     Error: ClassVar[type[Exception]] = pymysql.err.Error
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
-    deadlocks = "SHOW ENGINE INNODB STATUS shows who was in the latest one"
+    deadlocks = "SHOW ENGINE INNODB STATUS shows the participants of the latest one"
 
     def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
         self.waits = waits
@@ -123,7 +123,7 @@ class MariaDriver(Driver):
             **arguments | handshake,
             autocommit=True,
             charset="utf8mb4",
-            client_flag=CLIENT.FOUND_ROWS,  # an update that finds its row as it should be has found it
+            client_flag=CLIENT.FOUND_ROWS,  # count the rows that an update found, even if it changed nothing
             conv={**conversions, Blob: _escaped},
             cursorclass=Bounded,
         )
@@ -147,7 +147,7 @@ class MariaDriver(Driver):
 
     def begin(self, cursor: Cursor, patience: Patience) -> None:
         bounded = cast("Bounded", cursor)
-        bounded.patience = patience if self._is_mariadb else None  # MySQL ends no statement that writes
+        bounded.patience = patience if self._is_mariadb else None  # MySQL cannot limit the time of a write
         bounded.longest_s = HEARD * float(self._arguments.get("read_timeout", self.waits.silence_s))
         cursor.execute("BEGIN")
 
@@ -185,10 +185,10 @@ class MariaDriver(Driver):
         return StoreBroken(f"{self.place} refused a statement ({said})")
 
     def _away(self, error: Exception, said: str) -> SchedulerError:
-        """A connection that did not come about, or is gone."""
+        """The error for a connection that could not be opened, or was lost."""
         cause = getattr(error, "original_exception", None)
         if isinstance(cause, socket.gaierror):
-            return StoreUnavailable(f"{self.place}: nobody knows this host ({said}): check store.url")
+            return StoreUnavailable(f"{self.place}: the host name is unknown ({said}): check store.url")
         if isinstance(cause, ConnectionRefusedError):
             return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
         return StoreUnavailable(f"{self.place} does not answer ({said})")
@@ -214,7 +214,7 @@ class MariaDriver(Driver):
         return True
 
     def unlock_table(self, cursor: Cursor) -> None:
-        cursor.execute("UNLOCK TABLES")  # only what was locked can be used before
+        cursor.execute("UNLOCK TABLES")  # until then only the locked tables can be used
 
     def create_database(self) -> bool:
         try:
@@ -231,12 +231,12 @@ class MariaDriver(Driver):
 
 
 def _set_silence(connection: Any, *, read_timeout: float, write_timeout: float) -> None:
-    """PyMySQL looks at these before it reads and writes, and has no other way to change them."""
+    """Set PyMySQL's time-outs, which it reads before each read and write; it has no public way to change them."""
     connection._read_timeout, connection._write_timeout = read_timeout, write_timeout  # noqa: SLF001
 
 
 def _keep_alive(connection: Any) -> None:
-    sock: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
+    sock: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no public way
     if sock.family == socket.AF_UNIX:
         return
     options = {

@@ -1,4 +1,4 @@
-"""A connection of PyMySQL that is opened and read in less time, works while the server does, and waits in bounds."""
+"""A PyMySQL connection that opens and reads faster, works while the server does, and limits its waits."""
 
 import ssl
 import time
@@ -14,10 +14,10 @@ from pymysql.cursors import Cursor
 from infinite_scheduler.store.sql.server.patience import WORK_S, Patience
 
 LIMITED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
-"""What may wait for locks of rows. A commit waits for none, and must never be ended half-way."""
+"""Statements that may wait for row locks. A commit waits for none, and must never be cut short."""
 
 NULL: Final = 0xFB
-"""Stands where the length of a value would: there is none."""
+"""In place of the length of a value: NULL."""
 
 WIDTHS: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """How many bytes of length follow, for values that are too long for one."""
@@ -25,7 +25,7 @@ WIDTHS: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 
 @cache
 def unchecked() -> ssl.SSLContext:
-    """TLS as it is preferred when nobody asks for more: encrypted, with whoever answers."""
+    """TLS as preferred by default: encrypted, without a check of the server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -33,7 +33,7 @@ def unchecked() -> ssl.SSLContext:
 
 
 class Rows(MySQLResult):
-    """The rows of an answer, read in one loop: PyMySQL makes four calls for each value, a fifth of a scan's cost."""
+    """The rows of a result, read in one loop: PyMySQL makes four calls per value, a fifth of the cost of a scan."""
 
     def _get_descriptions(self) -> None:
         super()._get_descriptions()  # type: ignore[misc]
@@ -63,10 +63,10 @@ class Rows(MySQLResult):
 
 
 class Bounded(Cursor):
-    """A cursor whose statements the server ends when the patience of their call does.
+    """A cursor whose statements the server ends when the time of their call is up.
 
-    InnoDB counts its own limit anew for every row: an insert of 500 rows into gaps that others lock by turns waits for
-    minutes, with its shard locked. If this process hung up instead, the server would not notice before it is done.
+    InnoDB counts its own limit again for every row: an insert of 500 rows into gaps that others lock in turn waits for
+    minutes, with its shard locked. If this process disconnected instead, the server would not notice before the end.
     """
 
     connection: "Prompt"
@@ -85,10 +85,10 @@ class Bounded(Cursor):
             patience.took(time.monotonic() - began_s)
 
     def execute_each(self, statements: Iterable[str]) -> Iterator[int]:
-        """Run these one after another, and give how many rows each met.
+        """Run these one after another, and yield how many rows each matched.
 
-        While the server works on one, the next is put together here: with many rows in them, both take about as long.
-        Of a call's patience that counts as the server's time.
+        While the server runs one, the next is put together here: with many rows, both take about as long. In the
+        patience of a call this counts as the server's time.
         """
         source = iter(statements)
         coming = list(islice(source, 1))
@@ -100,10 +100,10 @@ class Bounded(Cursor):
 
 
 class Prompt(Connection):
-    """A connection that prefers TLS without reading whom the machine trusts: that takes 20 ms, and is not looked at."""
+    """A connection that prefers TLS without loading the machine's authorities: that takes 20 ms, for no use."""
 
     meanwhile: Callable[[], object] | None = None
-    """What is done between the next statement and its answer."""
+    """What to do between sending the next statement and reading its result."""
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         return sslp or unchecked()
@@ -114,12 +114,12 @@ class Prompt(Connection):
         try:
             if meanwhile is not None:
                 meanwhile()
-        finally:  # an answer that is left unread would be taken for that of the next statement
+        finally:  # a result left unread would be taken for that of the next statement
             self._affected_rows: Any = self._read_query_result(unbuffered)
         return self._affected_rows
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
-        del unbuffered  # nobody asks for rows one by one
+        del unbuffered  # rows are never read one by one
         self._result: Any = None
         result: Any = Rows(self)
         result.read()

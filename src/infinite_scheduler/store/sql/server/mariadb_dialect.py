@@ -1,4 +1,4 @@
-"""MariaDB's and MySQL's words, within what both know."""
+"""The SQL of MariaDB and MySQL, limited to what both know."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -36,22 +36,22 @@ TYPES: Final = {
 }
 
 BLOCK: Final = 500
-"""Rows of one statement."""
+"""Rows per statement."""
 
 PACKET: Final = 1 << 20
-"""Bytes of one statement, if it has more than one row: servers refuse packets beyond max_allowed_packet.
+"""Bytes per statement, if it has more than one row: servers refuse packets beyond max_allowed_packet.
 
-That is 16 MiB by default. A payload of 1 MiB whose every sign is written as two needs 2 MiB and a little more.
+That is 16 MiB by default. A payload of 1 MiB in which every character is escaped needs a little over 2 MiB.
 """
 
 BESIDE: Final = 128 << 10
-"""Bytes of a packet that are left for what stands beside a large value."""
+"""Bytes of a packet that are reserved for the values beside a large one."""
 
 BY_KEY: Final = " FORCE INDEX (PRIMARY)"
-"""A table that looks small, as a new one does and any after a restart, would be read from end to end, locks and all."""
+"""A table that looks small, as new ones do and all after a restart, would be read and locked from end to end."""
 
 DUPLICATE: Final = 1062
-"""The warning of an ignored row whose key was there already."""
+"""The warning for an ignored row whose key already exists."""
 
 
 class MariaDialect(Dialect):
@@ -62,7 +62,7 @@ class MariaDialect(Dialect):
     payload = "CAST(job_data AS BINARY)"
     newest = " LOCK IN SHARE MODE"
     by_key = BY_KEY
-    clock = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"  # the session's time zone is UTC: no hour comes twice
+    clock = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"  # the session's time zone is UTC: no hour occurs twice
     streams = False
     tables_in_transactions = False
     indexes_in_tables = True
@@ -90,7 +90,7 @@ class MariaDialect(Dialect):
         return f"{self.insert(table, columns)} ON DUPLICATE KEY UPDATE {changes}"
 
     def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
-        """An INSERT takes many rows at once, anything else goes row by row."""
+        """Insert many rows per statement; run anything else row by row."""
         head, values, tail = statement.partition(" VALUES (")
         if not values:
             return super().run_many(cursor, statement, rows)
@@ -101,7 +101,7 @@ class MariaDialect(Dialect):
         self.run_many(cursor, self.insert(table, columns), rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
-        """What IGNORE ignores beside repeated keys would be a row that is not what it should be: that is an error."""
+        """Insert or ignore rows; if IGNORE hides anything but a repeated key, the row would be wrong: an error."""
         sizes: deque[int] = deque()
 
         def statements() -> Iterator[str]:
@@ -171,7 +171,7 @@ class MariaDialect(Dialect):
         )
 
     def value_room(self, cursor: Cursor) -> int:
-        """As much as fits into a packet, beside texts and other values; bytes are sent as four signs for three."""
+        """As much as fits into a packet, beside texts and other values; three bytes are sent as four characters."""
         cursor.execute("SELECT @@max_allowed_packet")
         return max(0, (int(cursor.fetchone()[0]) - BESIDE) * 3 // 4)
 
@@ -187,7 +187,7 @@ class MariaDialect(Dialect):
 
 
 def in_blocks(rows: Iterable[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """The rows, as many at a time as a statement may have; of those behind a full block none is asked for yet."""
+    """The rows, as many at a time as a statement may have; lazily, so that none after a full block is asked for yet."""
     block: list[T] = []
     size = 0
     for row in rows:
@@ -209,18 +209,18 @@ def _weight(row: Row) -> int:
 
 
 def _bytes(value: str | bytes) -> int:
-    """How long a value can be on its way, but for signs that are written as two; cheaper than to encode it."""
+    """The maximum encoded length of a value, without escapes; cheaper than encoding it."""
     return len(value) if isinstance(value, bytes) or value.isascii() else 4 * len(value)
 
 
 def _blocks(cursor: Cursor, rows: Sequence[Row]) -> Iterator[Sequence[str]]:
-    """The rows as text, as many at a time as a statement may have; none is written before it is asked for."""
+    """The rows as text, as many at a time as a statement may have; each is written only when asked for."""
     some = (row_texts(cursor, rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK))
     return in_blocks(chain.from_iterable(some), _bytes)
 
 
 def _written(cursor: Cursor, statements: Iterable[str]) -> Iterator[int]:
-    """Run statements that have their values in them. Gives how many rows each met."""
+    """Run statements that contain their values. Yields how many rows each matched."""
     if isinstance(cursor, Bounded):
         yield from cursor.execute_each(statements)
         return
@@ -238,11 +238,11 @@ def _check_warnings(cursor: Cursor) -> None:
     cursor.execute("SHOW WARNINGS")
     for _, code, message in cursor.fetchall():
         if code != DUPLICATE:
-            raise StoreBroken(f"the database would have changed what it was given ({message})")
+            raise StoreBroken(f"the database would have changed a value that it was given ({message})")
 
 
 def _just_ends(row: Row) -> bool:
-    """Does a job that never moved end, without an error, and nothing else change? Most do."""
+    """Does a job that never moved end without an error, and nothing else change? Most do."""
     _, attempt, due_ms, scheduled_ms, finished_ms, error, key, _, tried, until = row
     return (
         attempt == tried
@@ -269,14 +269,14 @@ def _end(table: str, end: Row, rows: Sequence[Row]) -> str:
 
 
 def _named(names: Sequence[str], rows: int) -> str:
-    """A table of so many rows of values, called `new`. Other tables are joined to it by key, row by row."""
+    """A table of this many rows of values, named `new`. Other tables are joined to it by key, row by row."""
     first = "SELECT " + ", ".join(f"? AS {name}" for name in names)
     return f"({first}{f' UNION ALL SELECT {places(len(names))}' * (rows - 1)}) AS new"
 
 
 @lru_cache(maxsize=512)
 def _update(table: str, rows: int) -> str:
-    """The compare-and-set of so many jobs as one statement."""
+    """The compare-and-set of this many jobs as one statement."""
     if rows == 1:
         return COMPARE_AND_SET.format(table=table)
     names = ("status", "attempt", "due_ms", "scheduled_ms", "finished_ms", "error", "id", "was", "tried", "until")
@@ -291,7 +291,7 @@ def _update(table: str, rows: int) -> str:
 
 @lru_cache(maxsize=512)
 def _delete(table: str, names: tuple[str, ...], rows: int) -> str:
-    """So many rows, by all of their key and perhaps more, deleted by one statement."""
+    """Delete this many rows by their whole key, and perhaps more columns, in one statement."""
     if rows == 1:
         return f"DELETE FROM {table} WHERE {' AND '.join(f'{name} = ?' for name in names)}"
     same = " AND ".join(f"old.{name} = new.{name}" for name in names)

@@ -1,4 +1,4 @@
-"""What may stand behind the "?" of a server's URL: the words of libpq, of PyMySQL and of Java drivers, made one."""
+"""The options after the "?" of a server's URL: the names of libpq, PyMySQL and Java drivers, unified."""
 
 import difflib
 import math
@@ -29,7 +29,7 @@ SHARED: Final = (
     "sslkey",
     "sslpassword",
 )
-"""Understood for every kind of server; times count in seconds."""
+"""Known for every kind of server; times are in seconds."""
 
 OWN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "mariadb": ("read_timeout", "write_timeout", "bind_address"),
@@ -48,7 +48,7 @@ OWN: Final[Mapping[Kind, tuple[str, ...]]] = {
         "ssl_min_protocol_version",
     ),
 }
-"""Handed to the driver of this kind as they are."""
+"""Passed unchanged to the driver of this kind."""
 
 ALIASES: Final[Mapping[Kind, Mapping[str, str]]] = {
     "mariadb": {
@@ -76,12 +76,12 @@ _TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fal
 
 
 def plain(name: str) -> str:
-    """The name without the differences of its spellings: ssl-mode, ssl_mode and sslMode are one option."""
+    """The name without spelling differences: ssl-mode, ssl_mode and sslMode are one option."""
     return re.sub(r"[-_.]", "", name).lower()
 
 
 def names_of(kind: Kind) -> Mapping[str, str]:
-    """Every spelling of the options of a kind, made plain, with the name that we use."""
+    """Every spelling of the options of a kind, normalized, with our name for it."""
     names = {plain(name): name for name in (*SHARED, *OWN[kind])}
     return names | {plain(alias): name for alias, name in ALIASES[kind].items()}
 
@@ -98,12 +98,12 @@ _VISIBLE: Final = (
 
 
 def is_visible(name: str) -> bool:
-    """May people see what this option says? What nobody knows may be a secret."""
+    """May people see the value of this option? An unknown option may be a secret."""
     return plain(name) in _VISIBLE
 
 
 def read_options(kind: Kind, query: str) -> dict[str, str]:
-    """The options by the names that we use; an empty one counts as not given. Raises ValueError."""
+    """The options by our names; an empty one counts as not given. Raises ValueError."""
     found: dict[str, str] = {}
     switches: dict[str, bool] = {}
     known_switches = {plain(switch): switch for switch in SWITCHES[kind]}
@@ -116,7 +116,7 @@ def read_options(kind: Kind, query: str) -> dict[str, str]:
         elif value:
             text = checked(ours, _in_seconds(kind, name, value))
             if found.setdefault(ours, text) != text:
-                raise ValueError(f"the option {ours} is given twice, and the two differ")
+                raise ValueError(f"the option {ours} is given twice, with different values: leave one of them out")
     mode = ssl_mode_of(kind, switches)
     return {"sslmode": mode, **found} if mode else found
 
@@ -125,16 +125,16 @@ def _pairs(query: str) -> Iterator[tuple[str, str]]:
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError('expected NAME=VALUE, joined by "&", behind the "?"; a "?" in a password is written %3F')
+            raise ValueError('expected NAME=VALUE, joined by "&", after the "?"; write a "?" in a password as %3F')
         yield name, decoded(value)
 
 
 def decoded(text: str) -> str:
-    """Percent-decoded; a "+" stays one, as it is common in passwords."""
+    """Percent-decode; a "+" is kept, since it is common in passwords."""
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise ValueError("expected UTF-8 behind the percent signs") from None
+        raise ValueError("expected UTF-8 after the percent signs") from None
 
 
 def _check_ignored(kind: Kind, name: str) -> None:
@@ -146,7 +146,7 @@ def _check_ignored(kind: Kind, name: str) -> None:
     known = sorted((*SHARED, *OWN[kind]))
     near = difflib.get_close_matches(plain(name), _NAMES[kind], n=1)
     hint = f"; did you mean {_NAMES[kind][near[0]]}?" if near else ""
-    raise ValueError(f"unknown option {name}; known ones: {', '.join(known)}{hint}")
+    raise ValueError(f"unknown option {name}; use one of {', '.join(known)}{hint}")
 
 
 def _truth(name: str, value: str) -> bool:
@@ -156,14 +156,14 @@ def _truth(name: str, value: str) -> bool:
 
 
 def _in_seconds(kind: Kind, name: str, value: str) -> str:
-    """The drivers for MySQL and MariaDB in Java count in milliseconds; their name of the option tells them apart."""
+    """The Java drivers for MySQL and MariaDB count in milliseconds; their name for the option tells them apart."""
     if kind == "mariadb" and name == "connectTimeout" and value.isdecimal():
         return str(int(value) / 1000)
     return value
 
 
 def checked(name: str, value: str) -> str:
-    """The value of one of our options, spelt in one way. Raises ValueError."""
+    """The value of one of our options in its one spelling. Raises ValueError."""
     check = _CHECKS.get(name)
     return check(name, value) if check else value
 

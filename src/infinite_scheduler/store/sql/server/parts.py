@@ -11,13 +11,13 @@ _KINDS: Final = {"mysql": "mariadb", "postgresql": "postgres"}
 
 
 def complete_url(url: str | None, given: Mapping[str, Any]) -> str:
-    """The URL with what it leaves open filled in, or one made of the parts alone. Raises BadPart."""
+    """The URL completed from the parts, or one made of the parts alone. Raises BadPart."""
     said = parts_in(given)
     return _made(said) if url is None else _filled(url, said)
 
 
 def parts_in(values: Mapping[str, Any]) -> dict[str, str]:
-    """What separate settings say of an address, in the words of a URL. Raises BadPart."""
+    """What separate settings say about an address, as parts of a URL. Raises BadPart."""
     said = {name: _checked(name, str(value)) for name, value in values.items()}
     return said | ({"kind": _KINDS.get(said["kind"], said["kind"])} if "kind" in said else {})
 
@@ -32,7 +32,7 @@ def _checked(name: str, value: str) -> str:
 def _made(said: Parts) -> str:
     if "database" not in said:
         named = next(name for name in said if name not in NOT_AN_ADDRESS)
-        raise BadPart("database", f"expected the name of a database, as store.{named} names a database server")
+        raise BadPart("database", f"expected the name of a database, since store.{named} means a database server")
     make_address(said)
     return write_url(said)
 

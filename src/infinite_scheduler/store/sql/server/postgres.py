@@ -31,7 +31,7 @@ from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 from infinite_scheduler.store.sql.server.postgres_login import code_of_refusal, server_spoke
 
 UUID: Final = 2950
-"""The type number of uuid, the same in every PostgreSQL."""
+"""The type OID of uuid, the same in every PostgreSQL."""
 
 
 BEGIN: Final = (
@@ -40,16 +40,16 @@ BEGIN: Final = (
     " SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
     " SET LOCAL jit = off"
 )
-"""Set in every transaction: behind a pooler the session may be another one each time.
+"""Set in every transaction: behind a pooler, each may run in another session.
 
-Rows are found by their keys. What the planner knows of a table is from before most of its rows came, so that it would
-rather read all of them.
+Rows are found by their keys. The planner's statistics are from before most of the rows came, so that it would rather
+read the whole table.
 """
 
 LOOK_S: Final = 1.5
-"""After so long, once, a call looks whether somebody is stuck with the lock that it waits for.
+"""After this long, once, a call checks whether a stuck process holds the lock that it waits for.
 
-Longer than the server takes to see a deadlock.
+Longer than the server takes to detect a deadlock.
 """
 
 END_STUCK: Final = (
@@ -58,21 +58,21 @@ END_STUCK: Final = (
     " AND state = 'active' AND wait_event_type = 'Client' AND backend_xid IS NOT NULL"
     " AND state_change < clock_timestamp() - make_interval(secs => %s)"
 )
-"""The server counts a transaction as idle only between statements. A process that is frozen in the middle of a COPY,
-of sending a statement or of reading an answer would keep its locks for as long as it lives. Who has locked a row has a
-transaction id; who only reads has none, and is in nobody's way."""
+"""The server counts a transaction as idle only between statements. A process that is frozen within a COPY, while
+sending a statement or while reading a result would keep its locks as long as it lives. A transaction that has locked a
+row has a transaction id; one that only reads has none, and blocks no other."""
 
 DDL_LOCK: Final = 0x1F5C4ED0
 
 MAINTENANCE: Final = "postgres"
-"""The database that is there before any other."""
+"""The database that exists before any other."""
 
 
 KEPT_ALIVE: Final = {f"keepalives_{name}": value for name, value in KEEPALIVE.items()} | {
     "tcp_user_timeout": UNACKNOWLEDGED_MS
 }
 
-# A connection that is refused has no code, only words: these are those of a server that speaks English.
+# A refused connection has no code, only a message: these are the messages of a server that speaks English.
 REFUSED: Final = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
 NO_DATABASE: Final = 'database "'
 NOT_NOW: Final = (
@@ -92,7 +92,7 @@ REFUSALS: Final = (
     errors.TooManyConnections,
     errors.CannotConnectNow,
 )
-"""What the words above mean."""
+"""What these messages mean."""
 
 MEANINGS: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Fault], ...]] = (
     ((errors.DeadlockDetected, errors.SerializationFailure), Fault.AGAIN),
@@ -119,11 +119,11 @@ RV = TypeVar("RV")
 
 
 class Silent(psycopg.OperationalError):
-    """The server said nothing for too long."""
+    """The server was silent for too long."""
 
 
 class Patient(psycopg.Connection[Any]):
-    """A connection that gives a silent server up: libpq itself would wait for ever."""
+    """A connection that gives up a silent server: libpq itself would wait forever."""
 
     silence_s = Waits().silence_s
     patience: Patience | None = None
@@ -133,7 +133,7 @@ class Patient(psycopg.Connection[Any]):
         try:
             return super().wait(_heard(gen, self.silence_s), *args, **kwargs)
         except Silent:
-            self.close()  # nobody may send anything more, not even ROLLBACK: it would not be answered either
+            self.close()  # nothing more may be sent, not even ROLLBACK: it would not be answered either
             raise
         finally:
             if self.patience:
@@ -141,7 +141,7 @@ class Patient(psycopg.Connection[Any]):
 
 
 def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
-    """The same generator, as long as something comes or goes now and then."""
+    """The generator, limited: it raises if nothing is sent or received for too long."""
     ready: Any = None
     heard_s = time.monotonic()
     while True:
@@ -157,9 +157,9 @@ def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
 
 
 class Turn(psycopg.Cursor[Any]):
-    """A cursor that sends the beginning of a transaction together with its first statement, where that is possible.
+    """A cursor that sends the beginning of a transaction together with its first statement, if possible.
 
-    The later statements of a transaction wait for a lock no longer than the earlier ones have left.
+    Later statements of a transaction may wait for locks only as long as the earlier ones have left.
     """
 
     opening = ""
@@ -201,7 +201,7 @@ class Turn(psycopg.Cursor[Any]):
 
 
 class KeyDumper(Dumper):
-    """Plain bytes are keys of jobs: 16 bytes that PostgreSQL knows as uuid."""
+    """Plain bytes are keys of jobs: 16 bytes, which PostgreSQL stores as uuid."""
 
     oid = UUID
 
@@ -226,7 +226,7 @@ class BinaryKeyLoader(Loader):
 
 
 def adapt(adapters: AdaptersMap) -> None:
-    """Teach a connection or a cursor what keys are."""
+    """Register the conversion of keys on a connection or a cursor."""
     adapters.register_dumper(bytes, KeyDumper)
     adapters.register_dumper(Blob, BytesDumper)
     adapters.register_loader(UUID, KeyLoader)
@@ -239,7 +239,7 @@ class PostgresDriver(Driver):
     kind = "PostgreSQL"
     Error: ClassVar[type[Exception]] = psycopg.Error
     sqlalchemy = frozenset({"postgresql+psycopg"})
-    deadlocks = "the server's log says who was in it"
+    deadlocks = "the server's log shows its participants"
 
     def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
         self.dialect = PostgresDialect()
@@ -307,14 +307,14 @@ class PostgresDriver(Driver):
             case errors.InvalidCatalogName():
                 return self._no_database(said)
             case errors.InsufficientPrivilege():
-                return StoreBroken(f"{self.place}: missing rights ({said}): grant them, or set store.ddl = false")
+                return StoreBroken(f"{self.place}: rights are missing ({said}): grant them, or set store.ddl = false")
             case errors.ReadOnlySqlTransaction():
                 return StoreUnavailable(f"{self.place} takes no writes ({said}): is it a standby?")
             case errors.DiskFull():
                 return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
             case errors.LockNotAvailable():
                 return StoreBusy(
-                    f"{self.place}: waited {self.waits.lock_s} s for locks that others hold ({said}), nothing was "
+                    f"{self.place}: waited {self.waits.lock_s} s for locks of other transactions ({said}), nothing was "
                     "written: look for their transactions in pg_stat_activity"
                 )
             case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
@@ -323,7 +323,7 @@ class PostgresDriver(Driver):
                 return StoreBroken(f"{self.place} refused a statement ({said})")
 
     def _away(self, error: Exception, said: str) -> SchedulerError:
-        """A connection that did not come about, or is gone."""
+        """The error for a connection that could not be opened, or was lost."""
         if self.fault(error) is Fault.NOT_NOW:
             return StoreUnavailable(f"{self.place} takes no connection at the moment ({said})")
         if "FATAL" in said and _is_refusal(said):
@@ -331,13 +331,13 @@ class PostgresDriver(Driver):
         if "FATAL" in said and NO_DATABASE in said:
             return self._no_database(said)
         if "resolve" in said or "translate host name" in said:
-            return StoreUnavailable(f"{self.place}: nobody knows this host ({said}): check store.url")
+            return StoreUnavailable(f"{self.place}: the host name is unknown ({said}): check store.url")
         if "refused" in said:
             return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
         return StoreUnavailable(f"{self.place} does not answer ({said})")
 
     def _no_database(self, said: str) -> StoreMismatch:
-        return StoreMismatch(f"{self.place}: {said}; make it with `infinite-scheduler migrate --create`")
+        return StoreMismatch(f"{self.place}: {said}; create it with `infinite-scheduler migrate --create`")
 
     def end_stuck(self, cursor: Cursor) -> int:
         cursor.execute(END_STUCK, (self.waits.idle_s,))
@@ -368,7 +368,7 @@ class PostgresDriver(Driver):
         return True
 
     def unlock_table(self, cursor: Cursor) -> None:
-        """The end of the transaction does."""
+        """Do nothing: the end of the transaction unlocks it."""
 
     def create_database(self) -> bool:
         try:
@@ -400,7 +400,7 @@ def _make_database(connection: psycopg.Connection[Any], name: str) -> bool:
 
 
 def understood(error: psycopg.OperationalError, arguments: dict[str, Any]) -> psycopg.Error:
-    """A refused login with its code, where its words are not English: that takes a second try."""
+    """A refused login with its code, if its message is not in English: that takes a second try."""
     words = str(error)
     if error.sqlstate or not server_spoke(words):
         return error

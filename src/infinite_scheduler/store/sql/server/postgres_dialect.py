@@ -1,4 +1,4 @@
-"""PostgreSQL's words."""
+"""The SQL of PostgreSQL."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -22,7 +22,7 @@ from infinite_scheduler.store.sql.dialect import (
 TYPES: Final = {
     "key": "uuid",
     "bytes": "bytea",
-    "name": 'text COLLATE "C"',  # compared byte by byte: the order of people costs several times as much
+    "name": 'text COLLATE "C"',  # compared byte by byte: a linguistic order costs several times as much
     "text": "text",
     "int": "bigint",
     "bool": "boolean",
@@ -37,19 +37,19 @@ ARRAYS: Final = {
     "topic_id": "text", "moved_ms": "bigint", "started_ms": "bigint", "finished_ms": "bigint", "node": "text",
     "error": "text",
 }  # fmt: skip
-"""The types of columns of which whole arrays are sent: one statement for any number of rows."""
+"""The types of columns that are sent as whole arrays: one statement for any number of rows."""
 
 
 IN_ORDER: Final = "; ".join(
     f"SET LOCAL {name} = off" for name in ("enable_sort", "enable_bitmapscan", "enable_seqscan", "jit")
 )
-"""Rows come by the index. For a table that grew lately the planner would read all that is left of it, and sort that."""
+"""Rows are read by the index. For a table that grew lately, the planner would read the rest of it and sort that."""
 
 UPDATE: Final = {
     "status": "text", "attempt": "bigint", "due_ms": "bigint", "scheduled_ms": "bigint", "finished_ms": "bigint",
     "error": "text", "id": "uuid", "was": "text", "tried": "bigint", "until": "bigint",
 }  # fmt: skip
-"""The parts of a compare-and-set in order, and their types."""
+"""The parts of a compare-and-set in order, with their types."""
 
 
 class PostgresDialect(Dialect):
@@ -70,13 +70,13 @@ class PostgresDialect(Dialect):
 
     @property
     def job_table_options(self) -> str:
-        """Room for one update of every row on the page that it is on already: its index entry stays as it is."""
+        """Room for one update of every row on its own page, so that its index entry stays valid."""
         return (
             " WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 0.5)"
         )
 
     def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
-        """An INSERT of columns whose types are known takes all rows at once; anything else goes row by row."""
+        """Insert all rows at once if the types of the columns are known; run anything else row by row."""
         head, values, tail = statement.partition(" VALUES (")
         columns = head.partition("(")[2].rstrip(")").split(", ")
         if not values or len(rows) == 1 or not ARRAYS.keys() >= set(columns):
@@ -97,9 +97,9 @@ class PostgresDialect(Dialect):
         return cursor.rowcount
 
     def update_many(self, cursor: Cursor, table: str, rows: Sequence[Row]) -> int:
-        """What is compared is joined, not given as constants: of those the planner believes that they single out a row.
+        """The compared values are joined, not given as constants: the planner would expect constants to match one row.
 
-        An update that names fewer columns computes fewer of the readable ones anew.
+        An update that names fewer columns computes fewer of the readable ones again.
         """
         changes = "status = new.status, finished_ms = new.finished_ms, error = new.error"
         if not all(map(_stays, rows)):
@@ -126,7 +126,7 @@ class PostgresDialect(Dialect):
     def read_page(  # noqa: PLR0917 - as in the base class
         self, cursor: Cursor, table: str, columns: str, condition: str, span: tuple[bytes, bytes], limit: int, most: int
     ) -> tuple[bytes | None, Iterable[Row]]:
-        """One statement, in which the key where the look ended is joined with each row of the page, or with none.
+        """One statement, in which the key where the search ended is joined with each row of the page, or with none.
 
         The settings hold for this one message, which is a transaction by itself.
         """
@@ -144,7 +144,7 @@ class PostgresDialect(Dialect):
         return first[-1], () if first[0] is None else chain((first,), iter(cursor.fetchone, None))
 
     def readable_id(self, name: str, source: str) -> str:
-        """A uuid is readable as it is; the column is there so that the same question works everywhere."""
+        """A uuid is readable as it is; the column exists so that the same query works on every database."""
         return f"{name} uuid GENERATED ALWAYS AS ({source}) STORED"
 
     def readable_time(self, name: str, source: str) -> str:
@@ -190,26 +190,26 @@ class PostgresDialect(Dialect):
 
 @lru_cache(maxsize=65536)
 def lock_key(shard: Shard) -> int:
-    """The number under which a shard is locked. Two with the same number would only wait for each other."""
+    """The number under which a shard is locked. Two shards with the same number would only wait for each other."""
     digest = hashlib.blake2b(f"infinite_scheduler {shard.app} {shard.number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def _any_of(shards: Sequence[Shard]) -> str:
-    """A condition: one of these shards. An app of another name than apps can have is not there."""
+    """A condition: one of these shards. An invalid app name matches nothing."""
     groups = ((app, group) for app, group in groupby(shards, attrgetter("app")) if APP_NAME.fullmatch(app))
     some = [f"app = '{app}' AND shard IN ({', '.join(str(s.number) for s in group)})" for app, group in groups]
     return " OR ".join(some) or "FALSE"
 
 
 def _stays(row: Row) -> bool:
-    """Do attempt and moments of a job stay as they are?"""
+    """Do the attempt and the times of a job stay unchanged?"""
     _, attempt, due_ms, scheduled_ms, _, _, _, _, tried, until = row
     return scheduled_ms is None and attempt == tried and due_ms == until
 
 
 def _unnest(columns: Iterable[str]) -> str:
-    """The rows of which `_columns` are the parameters."""
+    """The rows whose parameters are `_columns`."""
     return f"unnest({', '.join(f'%s::{ARRAYS[name]}[]' for name in columns)})"
 
 
@@ -218,7 +218,7 @@ def _columns(columns: Iterable[str], rows: Sequence[Row]) -> list[str]:
 
 
 def _arrays(kinds: Iterable[str], rows: Sequence[Row]) -> list[str]:
-    """Each column of the rows as the text of an array: the driver would look at every value by itself."""
+    """Each column of the rows as the text of an array: the driver would convert every value by itself."""
     return [_array(kind, values) for kind, values in zip(kinds, zip(*rows, strict=True), strict=True)]
 
 

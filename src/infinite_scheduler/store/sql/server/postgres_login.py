@@ -1,4 +1,4 @@
-"""Finds out why a PostgreSQL server refuses a login, whatever language it speaks."""
+"""Finds out why a PostgreSQL server refuses a login, whatever the language of its messages."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, PGconn, PollingStatus, abc
 
 SAID: Final = re.compile(r"failed: [^:\n]+:  ")
-"""What the server says begins with how bad it is, in its own language, and two spaces; what libpq says does not."""
+"""A message of the server begins with its severity, in the server's language, and two spaces; libpq's does not."""
 
 CODE: Final = re.compile(rb'ErrorResponse\t.* C "(\w{5})"')
 
@@ -19,16 +19,16 @@ MOST: Final = 1 << 16
 
 
 def server_spoke(words: str) -> bool:
-    """Does a connection that did not come about end with words of the server?"""
+    """Does the error of a failed connection end with a message of the server?"""
     return SAID.search(words) is not None
 
 
 def code_of_refusal(arguments: dict[str, Any]) -> str | None:
-    """The SQLSTATE by which the server refuses this login; None: it says none, or takes it now.
+    """The SQLSTATE with which the server refuses this login; None: there is none, or the login now succeeds.
 
-    libpq shows it to nobody but in the trace of what goes over the wire.
+    libpq shows it only in its trace of the protocol.
     """
-    reading, writing = os.pipe()  # nothing of it reaches a disk: a password may be part of it
+    reading, writing = os.pipe()  # nothing of it reaches a disk: it may contain a password
     try:
         connection = PGconn.connect_start(make_conninfo(**arguments).encode())
         try:

@@ -63,7 +63,7 @@ class ServerScheme(Scheme):
     ) -> Preparation:
         from infinite_scheduler.store.sql.prepare import prepare
 
-        limits = msgspec.structs.replace(SqlLimits.of(options), ddl=True)  # a node's own setting is not meant here
+        limits = msgspec.structs.replace(SqlLimits.of(options), ddl=True)  # the setting is meant for nodes
         driver = _driver(url, limits)
         made = create and _create_database(driver)
         store = self.open(url, clock, {**options, "ddl": True})
@@ -77,7 +77,7 @@ def _driver(url: str, limits: SqlLimits) -> "Driver":
 
 
 def _create_database(driver: "Driver") -> bool:
-    """Make the database that the URL names, unless it is there."""
+    """Create the database in the URL, unless it exists."""
     try:
         return driver.create_database()
     except driver.Error as error:

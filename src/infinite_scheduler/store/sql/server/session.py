@@ -21,9 +21,9 @@ from infinite_scheduler.store.sql.worker import Worker
 T = TypeVar("T")
 
 TRIES: Final = 12
-"""How often a body is run because rows or tables came and went beneath it, or there was no connection to be had.
+"""How often a body is run because rows or tables changed meanwhile, or no connection was available.
 
-After deadlocks it is run for as long as there is patience, which is time: whoever is in the way may be gone by then.
+After deadlocks it is run as long as the time limit of the call allows: the other transaction may be gone by then.
 """
 
 LONGEST_PAUSE_S: Final = 0.2
@@ -32,7 +32,7 @@ CLOSE_S: Final = 5.0
 
 
 class Course(msgspec.Struct):
-    """How a call has gone so far."""
+    """The course of a call so far."""
 
     patience: Patience
     tries: int = 0
@@ -43,7 +43,7 @@ class Course(msgspec.Struct):
 
 
 class Link:
-    """One connection, made when it is needed: one transaction at a time, tried again where that is known to be safe."""
+    """One connection, opened when needed: one transaction at a time, tried again if that is known to be safe."""
 
     def __init__(self, driver: Driver, tables: TableMaker, process: str) -> None:
         self._driver = driver
@@ -57,7 +57,7 @@ class Link:
         return self._insist(lambda tx, patience: self._transaction(tx, body, patience))
 
     def read(self, body: Body[T]) -> T:
-        """Run the body, each statement on a snapshot of its own: at READ COMMITTED a transaction would do no more."""
+        """Run the body, each statement on its own snapshot: at READ COMMITTED a transaction would add nothing."""
         return self._insist(lambda tx, _: self._reading(tx, body))
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Link:
                 connection.close()
 
     def _insist(self, step: Callable[[UpkeepRows, Patience], T]) -> T:
-        """Do a step, again after a deadlock, a table that came or went, or a connection that was gone at once."""
+        """Run a step, and again after a deadlock, a change of tables, or a connection that was lost at once."""
         course = Course(Patience(self._driver.waits.lock_s))
         failed: Exception | None = None
         while course.left:
@@ -96,7 +96,7 @@ class Link:
         return statements
 
     def _overcome(self, error: Exception, course: Course) -> None:
-        """Do what must be done before another try; or raise, because the caller must know."""
+        """Do what is needed before another try; or raise, because the caller must know."""
         patience = course.patience
         match self._driver.fault(error):
             case Fault.LOST if not (course.reconnected or patience.over):
@@ -122,7 +122,7 @@ class Link:
                 pass  # the next try goes row by row
 
     def _end_stuck(self, error: Exception, patience: Patience) -> None:
-        """A lock was not to be had: once, free it from who is stuck with it. Raise if it is no use to wait on."""
+        """A lock was not free: once, end a stuck transaction that holds it. Raise if waiting on is useless."""
         freed, looked = 0, patience.looked
         if not looked:
             patience.looked = True
@@ -134,16 +134,16 @@ class Link:
             raise self._driver.translated(error) from error
 
     def _look_for_tables(self) -> None:
-        """Retention drops tables and says so in the database; what is gone without that is told once, loudly."""
+        """Retention records its drops in the database; tables that vanished otherwise are an error, reported once."""
         try:
             gone = self._statements.vanished() if self._statements else frozenset()
         except self._driver.Error:
-            self.close()  # it will be looked at anew
+            self.close()  # so that the tables are looked up again
             return
         if gone:
             raise StoreBroken(
-                f"{', '.join(sorted(gone))}: dropped from {self._driver.place} by somebody else than the scheduler, "
-                "with what was in it; the next call goes on without"
+                f"{', '.join(sorted(gone))}: dropped from {self._driver.place}, but not by the scheduler, "
+                "with all rows; the next call goes on without"
             )
 
     def _entangled(self, course: Course) -> StoreBusy:
@@ -158,15 +158,15 @@ class Link:
         match fault:
             case Fault.MISSING_TABLE if error is not None:
                 return StoreBroken(
-                    f"a table of {self._driver.place} is gone ({self._driver.said(error)}): did somebody drop it? "
+                    f"a table of {self._driver.place} is missing ({self._driver.said(error)}): was it dropped? "
                     "Restore it, or run `infinite-scheduler migrate`"
                 )
             case Fault.NOT_NOW | Fault.LOST if error is not None:
                 return self._driver.translated(error)
             case Fault.REPEATED:
-                why = "a row that was there already"
+                why = "a row that already exists"
             case _ if isinstance(error, TablesMissing):
-                why = f"tables that were made and are missing again: {error}"
+                why = f"tables that were created and are missing again: {error}"
             case _:
                 why = "rows that others changed meanwhile"
         return StoreUnavailable(
@@ -201,7 +201,7 @@ class Link:
             raise
 
     def _commit(self, tx: UpkeepRows) -> None:
-        """Without an answer to it, nobody knows whether it took place: it is never simply sent again."""
+        """Commit. Without an answer it is unknown whether it took place: it is never simply sent again."""
         try:
             self._driver.commit(tx.cursor)
         except self._driver.Error as error:
@@ -211,7 +211,7 @@ class Link:
             self.close()
             raise StoreUnavailable(
                 f"the answer to a commit on {self._driver.place} was lost ({self._driver.said(error)}); "
-                "it is not known whether it took place"
+                "it is unknown whether it took place"
             ) from error
 
     def _undo(self, tx: UpkeepRows, error: BaseException) -> None:
@@ -220,7 +220,7 @@ class Link:
         try:
             self._driver.roll_back(tx.cursor)
         except (self._driver.Error, OSError):
-            self.close()  # a transaction whose connection is gone is rolled back by the server
+            self.close()  # the server rolls back a transaction whose connection is lost
 
     def _note(self, tx: UpkeepRows, error: Exception) -> None:
         """Learn from an error before the body is run again."""
@@ -245,12 +245,12 @@ class ServerSession(Session):
         return True
 
     async def close(self) -> None:
-        """Disconnect after what is under way; a server that does not answer is not waited for."""
+        """Disconnect after the transaction in progress; do not wait for a server that does not answer."""
         await end(self._worker, self._link.close)
 
 
 class SharedSession(Session):
-    """Several connections for transactions that may run at once: whichever has the least to do."""
+    """Several connections for concurrent transactions: the one with the least to do is used."""
 
     def __init__(self, sessions: Sequence[ServerSession]) -> None:
         self._sessions = sessions
@@ -278,7 +278,7 @@ class SharedSession(Session):
 
 
 async def end(worker: Worker, last: Callable[[], None]) -> None:
-    """Let a worker finish what it does, then one thing more; one that hangs does so when it can, and nobody waits."""
+    """Let a worker finish, then run one last step; if it hangs, it does so later, without being waited for."""
     try:
         await asyncio.wait_for(worker.do(last), CLOSE_S)
     except (StoreUnavailable, TimeoutError):
@@ -290,6 +290,6 @@ async def end(worker: Worker, last: Callable[[], None]) -> None:
 
 
 def _pause(tries: int) -> None:
-    """Wait a moment, longer each time, unevenly: those who met once should not meet again."""
+    """Wait a moment, longer each time and at random, so that the same transactions do not meet again."""
     pause_s = min(LONGEST_PAUSE_S, 0.001 * 2 ** min(tries, 10))
     time.sleep(random.uniform(0.5, 1.0) * pause_s)  # noqa: S311 - nothing secret

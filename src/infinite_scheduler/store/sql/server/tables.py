@@ -1,4 +1,4 @@
-"""Makes and drops tables beside the transactions that use them, one process at a time."""
+"""Creates and drops tables outside the transactions that use them, one process at a time."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 CHANGING = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 1 + tables % 2"  # noqa: S608
 CHANGED = f"UPDATE {SCHEMA_TABLE} SET tables = tables + 2 - tables % 2"  # noqa: S608
-"""Every catalogue of every process looks at this number, and so learns that tables came or went.
+"""Every process compares this number with the one it knows, and so learns that tables were created or dropped.
 
-Odd means that somebody is at work: then every transaction looks at the tables themselves, and takes one that is gone
-for dropped rightly. It stays so if the maker dies between a table and this number, which MariaDB cannot change
-together, until the next one is done.
+Odd means that a change is in progress: then every transaction looks at the tables themselves, and takes a missing one
+for properly dropped. It stays odd if the process dies between a table and this number, which MariaDB cannot change
+together, until the next change is complete.
 """
 
 
@@ -32,7 +32,7 @@ class TableMaker:
         self._turn = threading.Lock()
 
     def migrate(self) -> int:
-        """Bring the schema up to date, or refuse if this process may not and must. Returns the version it had."""
+        """Bring the schema up to date, or raise if that is needed but not allowed here. Returns the version it had."""
 
         def step(cursor: Cursor) -> None:
             migrate(cursor, self._driver.dialect)
@@ -42,14 +42,14 @@ class TableMaker:
             return version
         if not self.allowed:
             raise StoreMismatch(
-                f"the schema of {self._driver.place} is missing or older than this version needs, and store.ddl is "
-                "false: run `infinite-scheduler migrate` as a user who may make tables"
+                f"the schema of {self._driver.place} is missing or older than this version needs, but store.ddl is "
+                "false: run `infinite-scheduler migrate` as a user who may create tables"
             )
         self._change(step)
         return version
 
     def store_id(self) -> str:
-        """Which store this is: every one has a name of its own."""
+        """The unique id of this store."""
 
         def step(cursor: Cursor) -> str:
             cursor.execute(f"SELECT store_id FROM {SCHEMA_TABLE}")  # noqa: S608
@@ -58,11 +58,11 @@ class TableMaker:
         return self._ask(step)
 
     def make(self, statements: Mapping[str, str]) -> None:
-        """Make tables (name → statement), those that are still not there."""
+        """Create tables (name → statement), those that are still missing."""
         if not self.allowed:
             raise StoreMismatch(
-                f"{self._driver.place} has no table {', '.join(statements)}, and store.ddl is false: run "
-                "`infinite-scheduler migrate` as a user who may make tables"
+                f"{self._driver.place} has no table {', '.join(statements)}, but store.ddl is false: run "
+                "`infinite-scheduler migrate` as a user who may create tables"
             )
 
         def step(cursor: Cursor) -> None:
@@ -73,12 +73,12 @@ class TableMaker:
         self._change(step)
 
     def drop(self, table: str, safe: Callable[[UpkeepRows], bool]) -> bool:
-        """Drop a table if nobody uses it and it is safe, asked while nobody can use it."""
+        """Drop a table if it is not in use and `safe` says so while it is locked."""
 
         def step(cursor: Cursor) -> bool:
             if table not in self._driver.dialect.tables(cursor):
                 return False
-            with self._announced(cursor):  # before the lock: whoever waits behind it must know why the table is gone
+            with self._announced(cursor):  # before the lock: transactions behind it must know why the table is gone
                 return self._driver.lock_table(cursor, table) and self._drop_locked(cursor, table, safe)
 
         return self.allowed and self._change(step)
@@ -90,23 +90,23 @@ class TableMaker:
             cursor.execute(f"DROP TABLE {table}")
             return True
         finally:
-            with suppress(self._driver.Error, OSError):  # a connection that is gone has let go of it
+            with suppress(self._driver.Error, OSError):  # a lost connection has released it
                 self._driver.unlock_table(cursor)
 
     @contextmanager
     def _announced(self, cursor: Cursor) -> Iterator[None]:
-        """Say in the database that tables change, and when that is over, however it ends."""
+        """Record in the database that tables change, and when that is over, however it ends."""
         cursor.execute(CHANGING)
         try:
             yield
         except BaseException:
-            with suppress(self._driver.Error, OSError):  # where all is one transaction, nothing was changed
+            with suppress(self._driver.Error, OSError):  # if all is one transaction, nothing was changed
                 cursor.execute(CHANGED)
             raise
         cursor.execute(CHANGED)
 
     def _beside(self, question: Callable[[UpkeepRows], T]) -> T:
-        """Ask on another connection: one that has locked a table may see no others."""
+        """Query on another connection: one that has locked a table may not see others."""
         connection = self._driver.connect()
         try:
             return question(UpkeepRows(connection.cursor(), self._driver.dialect, ""))
@@ -115,7 +115,7 @@ class TableMaker:
                 connection.close()
 
     def _change(self, step: Callable[[Cursor], T]) -> T:
-        """Do a step under the lock."""
+        """Run a step under the lock."""
 
         def locked(cursor: Cursor) -> T:
             self._driver.lock_tables(cursor)
@@ -126,7 +126,7 @@ class TableMaker:
         return self._ask(locked)
 
     def _ask(self, step: Callable[[Cursor], T]) -> T:
-        """Do a step on a connection of its own, which ends with it: tables come and go a few times a day."""
+        """Run a step on a connection of its own, closed afterwards: tables change only a few times per day."""
         with self._turn:
             try:
                 connection = self._driver.connect()
@@ -134,7 +134,7 @@ class TableMaker:
                     return step(connection.cursor())
                 finally:
                     with suppress(self._driver.Error, OSError):
-                        connection.close()  # and with it its locks, and a transaction that was not committed
+                        connection.close()  # which also releases its locks and rolls back an open transaction
             except self._driver.Error as error:
                 if self._driver.fault(error) is Fault.AGAIN:
                     raise self._driver.busy(error) from error

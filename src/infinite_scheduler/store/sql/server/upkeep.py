@@ -1,4 +1,4 @@
-"""Maintenance on a server: the table of a period goes whole, when all that is in it ended long enough ago."""
+"""Maintenance on a server: the table of a period is dropped as a whole, when all jobs in it ended long enough ago."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from infinite_scheduler.store.sql.upkeep_rows import LAST, Blocker
 from infinite_scheduler.store.sql.worker import Worker
 
 AGAIN_MS: Final = 3_600_000
-"""A table with a job that must stay is looked at again after this: a look reads all of its keys."""
+"""A table with a job that must stay is checked again after this: a check reads all of its keys."""
 
 
 class OldTable(NamedTuple):
@@ -26,9 +26,9 @@ class OldTable(NamedTuple):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an old table since it was looked through."""
+    """What is known about an old table since it was searched."""
 
-    again_ms: int = 0  # it need not be looked at before
+    again_ms: int = 0  # when it is to be searched again
     revivals: Mapping[int, int] | None = None  # nothing in it was pending or new when these were all the revivals
 
 
@@ -61,7 +61,7 @@ class ServerKeeper(Keeper):
         return dropped
 
     async def _old_tables(self, info: SqlApp) -> Sequence[OldTable]:
-        """The tables of an app that may be old enough to go; what is known of others is forgotten."""
+        """The tables of an app that may be old enough to drop; what is known about others is forgotten."""
         app, span = info.name, span_of(info.span)
         periods = await self._read(lambda tx: tx.old_periods(app, self._old_ms))
         found = [OldTable(app, period, span.table(app, period)) for period in periods]
@@ -70,7 +70,7 @@ class ServerKeeper(Keeper):
         return found
 
     async def _drop(self, table: OldTable) -> bool:
-        """Look through the table beside everybody, if that was not done yet; then drop it, or leave it for later."""
+        """Search the table without a lock, unless that was done; then drop it, or leave it for later."""
         app, period, name = table
         revivals = self._looks.get(table, Look()).revivals
         if revivals is None:
@@ -89,7 +89,7 @@ class ServerKeeper(Keeper):
         )
 
     async def _blocker(self, table: str) -> Blocker | None:
-        """A job for which the table must stay; the newest keys are the likeliest."""
+        """A job because of which the table must stay; the newest keys are the most likely."""
         found: Blocker | None = None
         below: bytes | None = LAST
         while below is not None and found is None:
@@ -99,7 +99,7 @@ class ServerKeeper(Keeper):
         return found
 
     async def _put_off(self, table: OldTable, blocker: Blocker) -> None:
-        """One that ended lately is waited for; one that is pending may be for months, so the others go without it."""
+        """Wait for a job that ended lately; a pending one may stay for months, so the others are deleted without it."""
         if blocker.finished_ms is None:
             await self._prune_period(table)
         else:

@@ -1,4 +1,4 @@
-"""Moves what was committed from SQLite's log into the database file, beside the lane."""
+"""Moves committed pages from SQLite's log into the database file, in a thread beside the lane."""
 
 import os
 import sqlite3
@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Final
 
 FRAMES: Final = 8000
-"""So many pages (32 MB) are left in the log between two checkpoints: rare enough that their syncs are not felt."""
+"""Pages (32 MB) in the log between two checkpoints: rare enough that their syncs do not matter."""
 
 LONG_LOG: Final = 2
-"""A log of so many times that is brought to its end in the lane, or under steady load it would grow for ever."""
+"""At this many times that length, the log is finished in the lane: under steady load it would grow forever."""
 
 PAGE: Final = 4096
 SHARE: Final = 4
-"""On a small disk the log is left this part of the space: to move it into the database may take as much again."""
+"""On a small disk the log may use this part of the space: moving it into the database may take as much again."""
 
 LEAST: Final = 500
 MOST: Final = 20_000
-"""Rows between two checkpoints: what fills so many pages is learned, within these bounds."""
+"""Rows between two checkpoints: how many fill that many pages is learned, within these limits."""
 
 COMMIT: Final = 4
-"""A commit counts as so many changed rows: even a small one writes a few pages."""
+"""A commit counts as this many changed rows: even a small one writes a few pages."""
 
 
 class Checkpointer:
     """A thread with a connection of its own that checkpoints when enough was written.
 
-    SQLite would do it in whichever commit finds the log long, which holds that commit up for tens of milliseconds. A
-    log starts over only if all of it was moved before the next commit: under steady load `finish` does the last bit, in
+    SQLite would do it in whichever commit finds the log long, which delays that commit by tens of milliseconds. A log
+    starts over only if all of it was moved before the next commit: under steady load `finish` does the last part, in
     the lane.
     """
 
@@ -48,17 +48,17 @@ class Checkpointer:
         self._thread.start()
 
     def committed(self, rows: int) -> None:
-        """The lane has committed a change of so many rows."""
+        """Count a commit of the lane that changed this many rows."""
         self._written += rows + COMMIT
         if self._written >= self._enough:
             self._wake.set()
 
     def failed(self) -> None:
-        """A commit was refused: if for want of space, then the log, once it is moved, has some."""
+        """A commit was refused: if the disk is full, moving the log frees its space."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, after the checkpoint that may be under way."""
+        """Stop, after a checkpoint in progress."""
         self._stopped = True
         self._wake.set()
         self._finished.set()
@@ -83,7 +83,7 @@ class Checkpointer:
         connection.close()
 
     def _finish_in_lane(self) -> None:
-        """Wait for the lane to do the last bit: two at once would only be in each other's way."""
+        """Wait for the lane to do the last part: two at once would only block each other."""
         self._finished.clear()
         if not self._stopped:
             self._finish(self._finished.set)
@@ -91,18 +91,18 @@ class Checkpointer:
 
 
 def frames_for(path: str) -> int:
-    """How many pages may be left in the log: fewer on a disk that has little space for it."""
+    """How many pages may stay in the log: fewer on a disk with little space for it."""
     try:
-        disk, log = os.statvfs(path), Path(f"{path}-wal").stat().st_size  # a log that starts over uses its space again
+        disk, log = os.statvfs(path), Path(f"{path}-wal").stat().st_size  # a log that starts over reuses its space
     except OSError:
         return FRAMES
     return max(1, min(FRAMES, (disk.f_bavail * disk.f_frsize + log) // SHARE // PAGE))
 
 
 def checkpoint(connection: sqlite3.Connection) -> int | None:
-    """Move what can be moved without waiting for anybody. Returns how many pages the log has, if that is known."""
+    """Move what can be moved without waiting. Returns how many pages the log has, if that is known."""
     try:
         busy, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    except sqlite3.Error:  # the disk is ill: the next commit will say so
+    except sqlite3.Error:  # the disk fails: the next commit will report it
         return None
     return None if busy else int(frames)

@@ -1,4 +1,4 @@
-"""SQLite as the home of the SQL store: one file, one writing connection for each process."""
+"""SQLite for the SQL store: one file, one writing connection per process."""
 
 import os
 import sqlite3
@@ -32,15 +32,15 @@ OLDEST: Final = (3, 35, 0)
 CACHED_STATEMENTS: Final = 512
 CACHE_KIB: Final = 32 * 1024
 LONGEST_LOG: Final = 100_000
-"""Pages (400 MB) after which a commit checkpoints all the same, should the checkpointer not get through."""
+"""Pages (400 MB) after which a commit checkpoints anyway, in case the checkpointer does not get through."""
 
 
 class SqliteDatabase(Database):
     """One SQLite file, or `:memory:` for a store that ends with its process.
 
-    One connection in one thread does everything that writes, inserts too: SQLite has one writer at a time, and two
-    connections of one process would only stand in each other's way. Listings for people have a connection of their own,
-    so that they never hold up the lane. With `inline`, everything happens in the caller's thread.
+    One connection in one thread does everything that writes, including inserts: SQLite has one writer at a time, and
+    two connections of one process would only block each other. Listings for people have a connection of their own, so
+    that they never block the lane. With `inline`, everything happens in the caller's thread.
     """
 
     kind = "SQLite"
@@ -100,7 +100,7 @@ class SqliteDatabase(Database):
         transactions = Transactions(connection, statements, self._path, self._turns if name == LANE else None)
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
-            # Who only looks must not have to wait for the write lock.
+            # A reader must not have to wait for the write lock.
             if name != READER:
                 self.found = transactions.read(lambda _: version_of(cursor, dialect))
                 if self.found < VERSION:
@@ -111,7 +111,7 @@ class SqliteDatabase(Database):
         return transactions
 
     async def close(self) -> None:
-        with suppress(SchedulerError):  # a database that does not answer: the locks go with the process
+        with suppress(SchedulerError):  # if the database does not answer, the locks go with the process
             await self._leave()
         for name in reversed(list(self._open)):
             worker, transactions = self._open.pop(name)
@@ -129,9 +129,9 @@ class SqliteDatabase(Database):
         transactions.close()
 
     async def _leave(self) -> None:
-        """Give up the locks of nodes that have left. One that still owns shards keeps its lock until the process ends.
+        """Release the locks of nodes that have left. One that still owns shards keeps its lock until the process ends.
 
-        A handler that outlived its time-out may still be at work: while it is, nobody may think that its node is dead.
+        A handler that outlived its time-out may still be running: until it ends, its node must not count as dead.
         """
         if self._locks and self._open and self._nonces:
             named = cast("Body[frozenset[str]]", UpkeepRows.known_nonces)
@@ -169,7 +169,7 @@ class SqliteDatabase(Database):
 
 
 def _finish_log(worker: Worker, transactions: Transactions, done: Callable[[], None]) -> None:
-    """Have the lane bring the log to its end."""
+    """Let the lane finish the log."""
 
     def step() -> None:
         transactions.checkpoint()
@@ -180,7 +180,7 @@ def _finish_log(worker: Worker, transactions: Transactions, done: Callable[[], N
 
 _WRITING: Final = {
     "journal_mode": "WAL",
-    "synchronous": "FULL",  # a commit is on the disk when it returns
+    "synchronous": "FULL",  # a commit is on disk when it returns
     "cache_size": f"-{CACHE_KIB}",
     "temp_store": "MEMORY",
     "wal_autocheckpoint": str(LONGEST_LOG),
@@ -205,19 +205,19 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def check_place(path: str) -> None:
-    """Refuse what SQLite would refuse with less clear words."""
+    """Refuse what SQLite would refuse with less clear messages."""
     if sqlite3.sqlite_version_info < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        raise StoreBroken(f"SQLite {needed} or newer is needed, this Python has {sqlite3.sqlite_version}")
+        raise StoreBroken(f"SQLite {needed} or newer is needed, but this Python has {sqlite3.sqlite_version}")
     if path == MEMORY:
         return
     folder = Path(path).parent
     if not os.access(folder, os.F_OK):
         raise StoreBroken(
-            f"the database {path} cannot be made: there is no folder {folder}; create it, or name another place"
+            f"the database {path} cannot be created: there is no folder {folder}; create it, or use another path"
         )
     if not os.access(f"{folder}/.", os.F_OK):
-        raise StoreBroken(f"the database {path} cannot be made: {folder} is no folder that can be entered")
+        raise StoreBroken(f"the database {path} cannot be created: {folder} is not a folder, or cannot be entered")
     if os.access(path, os.F_OK) and not os.access(path, os.W_OK):  # SQLite would open it, and fail at the first write
         raise StoreBroken(f"the database {path} cannot be written: give this user write access to the file")
     if os.access(f"{path}/.", os.F_OK):
@@ -225,19 +225,19 @@ def check_place(path: str) -> None:
 
 
 def glance(path: str) -> sqlite3.Connection:
-    """A connection that reads what is there and makes no file: to be read-only is not enough, SQLite makes its log."""
+    """A connection that reads and creates no files: read-only mode is not enough, since SQLite creates its log."""
     place = os.path.realpath(path)
     log, index = (os.access(f"{place}{suffix}", os.F_OK) for suffix in ("-wal", "-shm"))
     if log and not index:
-        raise sqlite3.OperationalError("the log cannot be read without making a file")
+        raise sqlite3.OperationalError("the log cannot be read without creating a file")
     unlogged = "" if log else "&immutable=1"
     return sqlite3.connect(f"file:{quote(place)}?mode=ro{unlogged}", uri=True, timeout=0)
 
 
 def is_store(path: str) -> bool | None:
-    """Could this file be a store of ours? None: it is blank, so somebody may be making one of it right now.
+    """Could this file be a store of ours? None: it is empty, so a store may be in creation.
 
-    One that cannot be read is left to the error of opening it.
+    A file that cannot be read is left to the error of opening it.
     """
     try:
         with closing(glance(path)) as connection:
@@ -248,7 +248,7 @@ def is_store(path: str) -> bool | None:
 
 
 def path_of(url: str) -> str:
-    """The file that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
+    """The file in a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
     rest = url.removeprefix("sqlite:")
     place, _, options = rest.partition("?")
     if options:
@@ -257,9 +257,9 @@ def path_of(url: str) -> str:
         )
     if rest == url or not place.startswith("///"):
         raise ConfigError(
-            f"store URL {masked(url)!r} is no SQLite URL; one looks like sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
+            f"store URL {masked(url)!r} is not a SQLite URL; use sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
         )
     path = place.removeprefix("///")
     if not path:
-        raise ConfigError(f"store URL {masked(url)!r} names no file; one that does looks like sqlite:///jobs.db")
+        raise ConfigError(f"store URL {masked(url)!r} does not name a file; use a URL such as sqlite:///jobs.db")
     return path

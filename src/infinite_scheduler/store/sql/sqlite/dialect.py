@@ -1,4 +1,4 @@
-"""SQLite's words."""
+"""The SQL of SQLite."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -11,8 +11,8 @@ from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, places, read_shards
 
 BLOCK: Final = 100
-"""Rows of one INSERT or UPDATE. The driver gives up the interpreter's lock once a statement: with a busy event loop
-beside it, a statement a row would wait for that lock a thousand times a batch."""
+"""Rows per INSERT or UPDATE. The driver releases the interpreter's lock once per statement: beside a busy event loop,
+one statement per row would wait for that lock a thousand times per batch."""
 
 
 class SqliteDialect(Dialect):
@@ -23,7 +23,7 @@ class SqliteDialect(Dialect):
     table_options = " WITHOUT ROWID"
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
-    keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest go first
+    keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest are deleted first
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         whole = len(rows) - len(rows) % BLOCK
@@ -62,12 +62,12 @@ class SqliteDialect(Dialect):
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
     ) -> tuple[Sequence[Row], object]:
-        """Every transaction that writes holds the one lock there is, from its beginning."""
+        """Read the columns: every writing transaction holds SQLite's single lock from its beginning."""
         del exclusive
         return read_shards(self, cursor, shards, columns), None
 
     def prune_keys(self, cursor: Cursor, before_ms: int, limit: int) -> int:
-        """The oldest have the smallest rowid, so no index by time is needed."""
+        """Delete the oldest: they have the smallest rowid, so no index by time is needed."""
         cursor.execute(
             "DELETE FROM scheduler_idempotency_keys WHERE created_ms < ?"
             " AND rowid IN (SELECT rowid FROM scheduler_idempotency_keys ORDER BY rowid LIMIT ?)",
@@ -92,7 +92,7 @@ def _insert(table: str, columns: tuple[str, ...], rows: int) -> str:
 
 @lru_cache(maxsize=512)
 def _update(table: str, rows: int) -> str:
-    """The compare-and-set of so many jobs as one statement; the columns of VALUES are numbered."""
+    """The compare-and-set of this many jobs as one statement; the columns of VALUES are numbered."""
     values = ", ".join([f"({places(10)})"] * rows)
     return (
         f"UPDATE {table} SET status = new.column1, attempt = new.column2, due_ms = new.column3,"

@@ -13,12 +13,12 @@ def code_of(error: sqlite3.Error) -> int:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Is somebody else in the way?"""
+    """Does another process hold the lock?"""
     return code_of(error) in IN_THE_WAY
 
 
 def is_missing_table(error: sqlite3.Error) -> bool:
-    """Did the statement name a table that is not there?"""
+    """Did the statement name a table that does not exist?"""
     return code_of(error) == sqlite3.SQLITE_ERROR and "no such table" in str(error)
 
 
@@ -47,30 +47,30 @@ def translated(error: sqlite3.Error, path: str) -> SchedulerError:
         case sqlite3.SQLITE_IOERR:
             return StoreBroken(f"the disk of the database {path} fails ({error}): see the system's log")
         case code if code in IN_THE_WAY:
-            return StoreUnavailable(f"another process holds the database {path} ({error})")
+            return StoreUnavailable(f"another process has locked the database {path} ({error})")
         case _:
             return StoreBroken(f"the database {path} refused a statement ({error})")
 
 
 def replaced(error: sqlite3.Error | None, path: str) -> SchedulerError:
-    """The error when the path leads to another file than the one that is open: nobody else sees what is written."""
+    """The error if the path leads to another file than the open one: no other process would see what is written."""
     told = f" ({error})" if error else ""
     return StoreBroken(
         f"the database file {path} was deleted or replaced while in use{told}; nothing more is written to the old one: "
-        "put it back, or start this process again"
+        "put it back, or restart this process"
     )
 
 
 def too_busy(error: sqlite3.Error, path: str, waited_s: float) -> SchedulerError:
-    """The error when somebody stays in the way."""
+    """The error if another process holds the lock for too long."""
     return StoreUnavailable(
         f"another process has held the write lock of the database {path} for {waited_s:.0f} s ({error}): look for a "
-        "long transaction, a backup or an open sqlite3 shell; fuser shows who has the file open"
+        "long transaction, a backup or an open sqlite3 shell; fuser shows which processes have the file open"
     )
 
 
 def in_doubt(error: sqlite3.Error, path: str) -> SchedulerError:
-    """The error of a commit; a full disk is certain to have committed nothing, anything else is not known."""
+    """The error of a commit; a full disk has certainly committed nothing, in other cases it is unknown."""
     if code_of(error) == sqlite3.SQLITE_FULL:
         return translated(error, path)
-    return StoreUnavailable(f"a commit to the database {path} failed ({error}); it is not known whether it took place")
+    return StoreUnavailable(f"a commit to the database {path} failed ({error}); it is unknown whether it took place")

@@ -1,4 +1,4 @@
-"""Proof that a process lives: it holds a lock on a file named by its nonce, for as long as it does."""
+"""Proof that a process is alive: it holds a lock on a file named after its nonce for as long as it is."""
 
 import fcntl
 import os
@@ -9,8 +9,8 @@ from typing import Final
 SUFFIX: Final = ".lock"
 
 _held: dict[Path, int] = {}
-"""The lock files of this process. POSIX locks belong to a process, not to a file handle: asking for one's own would say
-"free", and closing the handle that asked would give it up. A forked child does not have its parent's locks."""
+"""The lock files of this process. POSIX locks belong to a process, not to a file handle: a test of one's own lock would
+say "free", and closing the handle of the test would release it. A forked child does not have its parent's locks."""
 
 os.register_at_fork(after_in_child=_held.clear)
 
@@ -18,15 +18,15 @@ os.register_at_fork(after_in_child=_held.clear)
 class LockFolder:
     """The lock files of all processes that use one database.
 
-    POSIX record locks and not flock: a lock of flock lives on in children that were forked for a process pool, so that
-    the death of their parent would go unnoticed.
+    POSIX record locks and not flock: a flock lock survives in children that were forked for a process pool, so that the
+    death of their parent would go unnoticed.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def make(self) -> None:
-        """Make the folder unless it is there."""
+        """Create the folder unless it exists."""
         self._folder.mkdir(exist_ok=True)
 
     def hold(self, nonce: str) -> None:
@@ -38,11 +38,11 @@ class LockFolder:
         unready = path.with_suffix(".new")
         handle = os.open(unready, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unready.rename(path)  # a lock file that can be seen is locked already
+        unready.rename(path)  # so that a visible lock file is already locked
         _held[path] = handle
 
     def drop(self, nonce: str) -> None:
-        """Give up the lock of a process that has left in good order."""
+        """Release the lock of a process that has left in good order."""
         path = self._path(nonce)
         handle = _held.pop(path, None)
         if handle is not None:
@@ -50,11 +50,11 @@ class LockFolder:
             os.close(handle)
 
     def free(self, nonces: Iterable[str]) -> frozenset[str]:
-        """Those whose lock nobody holds. A missing file proves nothing: it may have been deleted by hand."""
+        """Those whose lock is free. A missing file proves nothing: it may have been deleted by hand."""
         return frozenset(nonce for nonce in nonces if self._is_free(self._path(nonce)))
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Delete the lock files that nobody holds, but for those to keep."""
+        """Delete the lock files that are free, except those to keep."""
         for path in self._folder.glob(f"*{SUFFIX}"):
             if path.stem not in keep and self._is_free(path):
                 path.unlink(missing_ok=True)

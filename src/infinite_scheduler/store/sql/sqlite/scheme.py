@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from infinite_scheduler.store.sql.store import SqlStore
 
 MAKING_MS: Final = 2000
-"""How long a blank file may take to become a store: a node that is starting makes one."""
+"""How long an empty file may take to become a store: a starting node creates one."""
 
 
 class SqliteScheme(Scheme):
@@ -45,7 +45,7 @@ class SqliteScheme(Scheme):
         until_ms = clock.steady_ms() + MAKING_MS
         while not (found := is_store(str(path))):
             if found is False or clock.steady_ms() >= until_ms:
-                raise StoreMismatch(f"{path} is no store: it has no table {SCHEMA_TABLE}")
+                raise StoreMismatch(f"{path} is not a store: it has no table {SCHEMA_TABLE}")
             time.sleep(0.01)
 
     def app_names(self, url: str) -> Sequence[str]:
@@ -61,10 +61,10 @@ class SqliteScheme(Scheme):
         if not create:
             if lack is not None:
                 raise StoreUnavailable(
-                    f"no node has made the store yet: {lack}; check --store and --config, or make it with --create"
+                    f"the store does not exist yet: {lack}; check --store and --config, or create it with --create"
                 )
             self.wait_until_made(url)
-        made = lack is not None  # the file comes by opening it
+        made = lack is not None  # the file is created by opening it
         store = self.open(url, clock, options)
         return await prepare(store, url, apps=apps, made=made, days=days)
 

@@ -30,11 +30,11 @@ PATIENCE_S: Final = 5.0
 """How long another process may hold the write lock before a transaction gives up."""
 
 TRIES: Final = 5
-"""How often a body is run again because tables came and went beneath it."""
+"""How often a body is run again because tables changed meanwhile."""
 
 
 class Transactions:
-    """One connection: one transaction at a time, tried again while another process is in the way."""
+    """One connection: one transaction at a time, tried again while another process holds the lock."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Transactions:
         self._turns = turns or nullcontext()
         self._file = file_at(path)
         self.committed: Callable[[int], None] = lambda _rows: None
-        """Told how many rows each commit has changed."""
+        """Called with the number of rows that each commit has changed."""
         self.failed: Callable[[], None] = lambda: None
-        """Told of commits that the database has refused."""
+        """Called when the database has refused a commit."""
 
     def prepare(self, pragmas: Mapping[str, str]) -> None:
-        """Set the connection up."""
+        """Set the pragmas of the connection."""
         for name, value in pragmas.items():
             answer = self._insist(partial(self._pragma, f"{name} = {value}"))
             if name == "journal_mode" and answer == "delete":
@@ -83,7 +83,7 @@ class Transactions:
         return int(self._insist(partial(self._pragma, "data_version")))
 
     def checkpoint(self) -> None:
-        """Bring the log to its end: nobody in this process commits meanwhile, so the next commit can start it over."""
+        """Finish the log: no commit of this process can come between, so the next commit can start it over."""
         checkpoint(self._connection)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Transactions:
         return row[0] if row else None
 
     def _insist(self, step: Callable[[], T]) -> T:
-        """Do a step, again while somebody is in the way: SQLite's own way of waiting favours whoever came last."""
+        """Run a step, and again while another process holds the lock: SQLite's own waiting favours the latest comer."""
         began = time.monotonic()
         while True:
             try:
@@ -148,17 +148,17 @@ class Transactions:
             raise in_doubt(error, self._path) from error
 
     def _moved(self) -> bool:
-        """Does the path lead to another file than the one that is open? To look costs little beside a commit."""
+        """Does the path lead to another file than the open one? The check costs little compared to a commit."""
         return file_at(self._path) != self._file
 
     def _roll_back(self) -> None:
-        self._statements.forget()  # tables that this transaction made are gone again
+        self._statements.forget()  # tables that this transaction created are gone again
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
 
 def file_at(path: str) -> tuple[int, int] | None:
-    """What file this is, whatever its name; None if there is none."""
+    """The identity of the file, whatever its name; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - for every commit
     except OSError:
@@ -167,7 +167,7 @@ def file_at(path: str) -> tuple[int, int] | None:
 
 
 class InlineSession(Session):
-    """Transactions in the caller's thread, for tests that must be the same every time."""
+    """Transactions in the caller's thread, for deterministic tests."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -184,7 +184,7 @@ class InlineSession(Session):
         return self._version != before
 
     async def close(self) -> None:
-        """The database closes its connections."""
+        """Do nothing: the database closes its connections."""
 
 
 class ThreadSession(Session):
@@ -206,4 +206,4 @@ class ThreadSession(Session):
         return self._version != before
 
     async def close(self) -> None:
-        """The database closes its connections."""
+        """Do nothing: the database closes its connections."""

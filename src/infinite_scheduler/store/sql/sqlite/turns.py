@@ -1,4 +1,4 @@
-"""Turns between processes that want SQLite's write lock: who waits for it is not overtaken."""
+"""Turns between processes that want SQLite's write lock: a waiting process is not overtaken."""
 
 import fcntl
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 COURTESY_S: Final = 0.1
-"""How long a process waits for its turn: one that was stopped while it had its own must not hold up the others."""
+"""How long a process waits for its turn: one that was stopped during its own must not block the others."""
 
 
 class Turns:
     """A lock on a file, held only while a process waits for the write lock.
 
-    SQLite gives its lock to whoever asks at the right moment. A process that writes all the time asks again at once;
-    others, who look from time to time, would find it free only by luck.
+    SQLite gives its lock to whichever process asks at the right moment. A process that writes all the time asks again
+    at once; others, which ask from time to time, would find it free only by luck.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,8 +24,8 @@ class Turns:
         self._handle: int | None = None
 
     def __enter__(self) -> None:
-        # Opened anew each time: a handle that is kept would be shared with forked children, and with it the lock.
-        with suppress(OSError):  # without the file there are no turns, and no harm
+        # Opened again each time: a handle that is kept would be shared with forked children, and with it the lock.
+        with suppress(OSError):  # without the file there are no turns, which does no harm
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             began = time.monotonic()
             while not _taken(self._handle) and time.monotonic() - began < COURTESY_S:
@@ -38,7 +38,7 @@ class Turns:
 
 
 def pause() -> None:
-    """Wait a moment: short, since transactions are; uneven, so that two who wait do not keep step."""
+    """Wait a moment: short, since transactions are; at random, so that two waiting processes do not keep step."""
     time.sleep(random.uniform(0.0001, 0.0005))  # noqa: S311 - nothing secret
 
 
