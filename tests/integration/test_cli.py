@@ -588,7 +588,7 @@ def test_two_different_shard_counts_are_refused(shell: Shell) -> None:
     shell.schedule()
     shell.write("other.toml", CONFIG.replace("shards = 4", "shards = 8"))
     for arguments in (("schedule", "others", "--in", "5m"), ("serve",)):
-        assert "has 4 shards in this store, 8 are configured" in bad(shell, *arguments, config="other.toml")
+        assert "has 4 shards in this store, but 8 are configured" in bad(shell, *arguments, config="other.toml")
     assert len(shell.run("jobs", "list", config="other.toml").lines) == 1
 
 

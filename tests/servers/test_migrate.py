@@ -68,7 +68,7 @@ def test_it_makes_schema_apps_and_tables_and_says_so(
     today = datetime.now(UTC)
     assert code == 0
     assert out.splitlines()[:2] == [f"brought the schema to version {VERSION}", "added the app reminders"]
-    assert f"made 4 tables, reminders_scheduled_jobs_{today:%Y%m%d} to " in out
+    assert f"created 4 tables, reminders_scheduled_jobs_{today:%Y%m%d} to " in out
     assert {"scheduler_schema", "reminders_moved_jobs", f"reminders_scheduled_jobs_{today:%Y%m%d}"} <= tables_of(url)
     code, out, _ = migrate(capsys, config, url, "--days", "3")
     assert (code, out.startswith("nothing to do: ")) == (0, True)
@@ -187,7 +187,7 @@ def test_it_makes_tables_though_nodes_may_not(url: str, config: Path, capsys: py
     config.write_text(config.read_text() + "\n[store]\nddl = false\n", encoding="utf-8")
     code, out, _ = migrate(capsys, config, url, "--days", "1")
     assert code == 0
-    assert "made 2 tables" in out
+    assert "created 2 tables" in out
 
 
 def test_it_needs_a_sqlite_file_or_leave_to_make_it(

@@ -696,3 +696,26 @@ async def test_others_have_most_of_the_time_while_suspects_are_fired_one_by_one(
         lateness = [d.at_ms - d.job.due_ms for d in world.deliveries if not d.job.job_name]
         assert sum(late < 50 for late in lateness) > 0.6 * len(lateness)
         assert max(lateness) < 3000
+
+
+async def test_a_node_lifts_the_mark_of_a_job_that_was_not_fired_alone_when_it_releases_or_reloads_its_shard() -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        ownership: Any = node.engine._ownership
+        lifted: list[tuple[str, Any]] = []
+        release, reload = ownership.release, ownership.reload
+
+        async def watched_release(*args: Any) -> Any:
+            lifted.append(("release", args[-1]))
+            return await release(*args)
+
+        async def watched_reload(*args: Any) -> Any:
+            lifted.append(("reload", args[-1]))
+            return await reload(*args)
+
+        ownership.release, ownership.reload = watched_release, watched_reload
+        node.lane.doubt([tenure.shard for tenure in node.tenures], "a test")
+        await world.advance(100)
+        await node.stop()
+        assert {name for name, _ in lifted} == {"release", "reload"}
+        assert all(sizes == {ALONE: FEW} for _, sizes in lifted)

@@ -28,7 +28,7 @@ class TestErrors:
 
     async def test_a_file_is_no_folder(self, path: Path) -> None:
         path.write_text("notes")
-        with pytest.raises(StoreBroken, match=f"{path} is no folder"):
+        with pytest.raises(StoreBroken, match=f"{path} is not a folder"):
             await opened(path / "jobs.db")
 
     async def test_a_folder_is_no_database(self, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Changing(Promises):
         assert not wish.done()
         (ruling,) = (await owner.answer(requests)).rulings
         assert (ruling.claimed, ruling.granted, ruling.job) == (True, True, None)
-        verdict = await bench.decided(wish)
+        verdict = await bench.verdict(wish)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
         assert not await owner.scan()
 
@@ -130,7 +130,7 @@ class Changing(Promises):
         wish = bench.change(Change.CANCEL, accepted, patience_ms=200)
         requests = await owner.asked()
         with refused(Unavailable):
-            await bench.decided(wish)
+            await bench.verdict(wish)
         assert not await owner.requests()
         (ruling,) = (await owner.answer(requests)).rulings
         assert not ruling.claimed, "it was read before it was taken back; even so it is not decided"
@@ -154,7 +154,7 @@ class Changing(Promises):
         wish = bench.change(Change.CANCEL, accepted, store=elsewhere, patience_ms=200)
         await owner.answer(await owner.asked(Change.CANCEL))
         bench.clock.advance(5000)
-        verdict = await bench.decided(wish)
+        verdict = await bench.verdict(wish)
         assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
 
     async def test_a_released_shard_is_decided_by_who_asks(self, bench: Bench) -> None:
