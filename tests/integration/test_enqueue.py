@@ -288,7 +288,9 @@ async def test_a_bad_job_is_refused_before_anything_is_written(shop: Shop) -> No
 async def test_more_jobs_than_one_call_may_bring_are_refused(shop: Shop) -> None:
     async with Client(shop.url, settings={"limits.batch": 3}) as client:
         with shop.engine.begin() as connection:
-            with pytest.raises(InvalidRequest, match=r"4 jobs in one call are too many; at most 3 are allowed \(limits.batch\)"):
+            with pytest.raises(
+                InvalidRequest, match=r"4 jobs in one call are too many; at most 3 are allowed \(limits.batch\)"
+            ):
                 client.enqueue(connection, "reminders", [NewJob(at=FAR)] * 4)
             client.enqueue(connection, "reminders", [NewJob(at=FAR)] * 3)
     assert len(await shop.jobs()) == 3

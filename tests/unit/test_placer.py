@@ -73,7 +73,7 @@ async def test_a_group_that_kafka_knows_elsewhere_begins_at_the_earliest() -> No
 class Reader(PositionsRig):
     """A node that has read partition 1 up to its place, and was told that it ends further on."""
 
-    def __init__(self, *, place: int = 7, expected: int = 7, position: int = 9) -> None:
+    def __init__(self, *, committed: int = 7, expected: int = 7, position: int = 9) -> None:
         super().__init__(places=[1])
         self.clock = ManualClock()
         self.told: list[Event] = []
@@ -81,7 +81,7 @@ class Reader(PositionsRig):
         self.forgotten: list[AssignedPartition] = []
         self.overtaken = False
         self.share = self.held[ONE]
-        self.share.committed, self.share.expected, self.share.position = place, expected, position
+        self.share.committed, self.share.expected, self.share.position = committed, expected, position
         self.share.fetching = True
         config = KafkaIngestConfig(topic="jobs", group_id="group")
         self.placer = Placer(parts_of(self, config, clock=self.clock, tell=self.told.append))

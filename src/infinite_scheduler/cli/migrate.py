@@ -13,8 +13,8 @@ def prepare_store(place: Place, *, create: bool, days: int) -> int:
     settings, out = place.settings(), Output(as_json=place.as_json)
     url = settings.store.address_url
     apps = {name: app.shards for name, app in settings.apps.items()}
-    options = settings.store.options
-    told = asyncio.run(scheme_of(url).prepare(url, SystemClock(), options, apps=apps, create=create, days=days))
+    scheme = scheme_of(url)
+    told = asyncio.run(scheme.prepare(url, SystemClock(), settings.store.options, apps=apps, create=create, days=days))
     if out.as_json:
         out.record(dict(told.data))
         return 0

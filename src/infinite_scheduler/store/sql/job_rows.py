@@ -66,9 +66,8 @@ class JobRows(Rows):
                 continue
             for chunk in in_chunks(group):
                 some = padded(chunk)
-                text = (
-                    f"SELECT {columns} FROM {table}{self._dialect.by_key} WHERE id IN ({places(len(some))}){condition}"
-                )
+                these = places(len(some))
+                text = f"SELECT {columns} FROM {table}{self._dialect.by_key} WHERE id IN ({these}){condition}"
                 found += self._select(text, some)
         return found
 

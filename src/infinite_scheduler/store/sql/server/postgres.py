@@ -314,8 +314,8 @@ class PostgresDriver(Driver):
                 return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
             case errors.LockNotAvailable():
                 return StoreBusy(
-                    f"{self.place}: waited {self.waits.lock_s} s for locks of other transactions ({said}), nothing was "
-                    "written: look for their transactions in pg_stat_activity"
+                    f"{self.place}: waited {self.waits.lock_s} s for locks of other transactions ({said}), nothing "
+                    "was written: look for their transactions in pg_stat_activity"
                 )
             case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
                 return self._away(error, said)
