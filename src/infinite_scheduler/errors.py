@@ -37,6 +37,7 @@ class ErrorKind(enum.StrEnum):
     INVALID = "invalid"  # the request cannot be understood, or asks for what is not allowed
     UNKNOWN_APP = "unknown_app"  # the request names an app that the store does not know
     KEY_CONFLICT = "key_conflict"  # the request contradicts an earlier one with the same idempotency key
+    NOT_SUPPORTED = "not_supported"  # this kind of store cannot do it
     MISCONFIGURED = "misconfigured"  # an operator must change settings, a handler or the store
     NOT_FOUND = "not_found"  # the store has no such job, node or dead letter
     TOO_LATE = "too_late"  # it was possible, but something else happened before
@@ -107,6 +108,8 @@ class ConfigError(InvalidRequest):
 
 class NotSupported(InvalidRequest):
     """The store cannot do what is asked for, and says so before anything is tried."""
+
+    kind = ErrorKind.NOT_SUPPORTED
 
     def __init__(self, store: str, deed: str, instead: str) -> None:
         self.store = store

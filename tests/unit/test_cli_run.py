@@ -19,6 +19,7 @@ KINDS = [
     (errors.HandlerError, "misconfigured", 2),
     (errors.ConfigError, "misconfigured", 2),
     (errors.StoreMismatch, "misconfigured", 2),
+    (errors.NotSupported, "not_supported", 2),
     (errors.UnknownJob, "not_found", 3),
     (errors.UnknownNode, "not_found", 3),
     (errors.UnknownLetter, "not_found", 3),

@@ -31,6 +31,7 @@ EXIT_CODES: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.INVALID: BAD_INPUT,
     ErrorKind.UNKNOWN_APP: BAD_INPUT,
     ErrorKind.KEY_CONFLICT: BAD_INPUT,
+    ErrorKind.NOT_SUPPORTED: BAD_INPUT,
     ErrorKind.MISCONFIGURED: BAD_INPUT,
     ErrorKind.NOT_FOUND: NOT_FOUND,
     ErrorKind.TOO_LATE: TOO_LATE,
