@@ -15,10 +15,10 @@ from typing import Any
 from bench.raw_sqlite import APP, INSERT, START, TABLE, batches, jobs
 from bench.setting import fresh_store, options_of, report
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted
-from infinite_scheduler.store.sql.relational import KEY
+from infinite_scheduler.store.sql.request_rows import KEY
 from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table
 from infinite_scheduler.store.sql.server.drivers import server_driver
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import NewRow
 from tests.services.databases import connect
 

@@ -26,7 +26,7 @@ from infinite_scheduler.model import DAY_MS, Job, JobId, JobSpec, Status, start_
 from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET
 from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted, _set
-from infinite_scheduler.store.sql.relational import KEY
+from infinite_scheduler.store.sql.request_rows import KEY
 from infinite_scheduler.store.sql.schema import KEYS_TABLE, create_job_table, migrate
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect

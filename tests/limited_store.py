@@ -7,9 +7,9 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Accepted, Change, JobRecord, JobSpec
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
-from infinite_scheduler.store.accepting import Holder, Verdict
+from infinite_scheduler.store.accepting import Decision, Holder
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo
+from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo
 from infinite_scheduler.store.inbox import Inbox
 from infinite_scheduler.store.looking import Found, Query, Survey
 from infinite_scheduler.store.ownership import Ownership, Poke
@@ -67,7 +67,7 @@ class LimitedStore(Store):
     async def holders(self, app: str, keys: Any) -> Mapping[str, Holder]:
         return await self._try("holders", Ability.IDEMPOTENCY_KEYS).holders(app, keys)
 
-    async def change(self, change: Change, key: bytes, **options: Any) -> Verdict:
+    async def change(self, change: Change, key: bytes, **options: Any) -> Decision:
         return await self._try("change", Ability(change)).change(change, key, **options)
 
     async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:

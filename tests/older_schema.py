@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from infinite_scheduler.store.sql import prepare, schema
-from infinite_scheduler.store.sql.server import tables
+from infinite_scheduler.store.sql.server import table_maker
 from infinite_scheduler.store.sql.sqlite import database
 
 
@@ -17,7 +17,7 @@ def schema_version(version: int) -> Iterator[None]:
         mock.patch.object(schema, "MIGRATIONS", steps),
         mock.patch.object(schema, "VERSION", version),
         mock.patch.object(database, "VERSION", version),
-        mock.patch.object(tables, "VERSION", version),
+        mock.patch.object(table_maker, "VERSION", version),
         mock.patch.object(prepare, "VERSION", version),
     ):
         yield

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     )
     from infinite_scheduler.handlers.kafka import KafkaHandler
     from infinite_scheduler.handlers.sms_retry import SmsRetryJobHandler
-    from infinite_scheduler.ingest.envelope import ScheduleJobRequest
-    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+    from infinite_scheduler.ingest.config import KafkaIngestConfig
+    from infinite_scheduler.ingest.schedule_request import ScheduleJobRequest
     from infinite_scheduler.model import Accepted, Done, Failed, Job, JobId, JobRecord, Priority, Retry, Status
     from infinite_scheduler.multi_app import MultiAppScheduler, MultiAppSchedulerManager
     from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Skip
@@ -65,8 +65,8 @@ _HOME = {
     ),
     "handlers.kafka": ("KafkaHandler",),
     "handlers.sms_retry": ("SmsRetryJobHandler",),
-    "ingest.envelope": ("ScheduleJobRequest",),
-    "ingest.kafka": ("KafkaIngestConfig",),
+    "ingest.schedule_request": ("ScheduleJobRequest",),
+    "ingest.config": ("KafkaIngestConfig",),
     "model": ("Accepted", "Done", "Failed", "Job", "JobId", "JobRecord", "Priority", "Retry", "Status"),
     "multi_app": ("MultiAppScheduler", "MultiAppSchedulerManager"),
     "policy.misfire": ("ExpireAfter", "FireNow", "Skip"),

@@ -27,14 +27,14 @@ from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_mome
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.inbox import Inbox
 from infinite_scheduler.store.looking import Found, Query, Survey
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-Moment = datetime | str | int
+DueTime = datetime | str | int
 """An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
 
 
@@ -46,7 +46,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """One of many jobs to schedule: data and a time, or a delay from now."""
 
     data: Any = None
-    at: Moment | None = None
+    at: DueTime | None = None
     delay: Delay | None = None
     priority: Priority | str = Priority.NORMAL
     idempotency_key: str | None = None
@@ -112,7 +112,7 @@ class Client:
         app: str,
         data: Any = None,
         *,
-        at: Moment | None = None,
+        at: DueTime | None = None,
         delay: Delay | None = None,
         priority: Priority | str = Priority.NORMAL,
         idempotency_key: str | None = None,
@@ -215,7 +215,7 @@ class Client:
             max_payload=self.settings.limits.payload,
         )
 
-    def _when(self, at: Moment | None, delay: Delay | None, now_ms: int) -> tuple[int, bool]:
+    def _when(self, at: DueTime | None, delay: Delay | None, now_ms: int) -> tuple[int, bool]:
         """The time, and whether it was given as such and not as a delay."""
         if (at is None) == (delay is None):
             raise InvalidTime("give either a time (at) or a delay, not both")
@@ -231,7 +231,7 @@ class Client:
         return await self._change(Change.CANCEL, job_id, app=app)
 
     async def reschedule(
-        self, job_id: str, *, at: Moment | None = None, delay: Delay | None = None, app: str | None = None
+        self, job_id: str, *, at: DueTime | None = None, delay: Delay | None = None, app: str | None = None
     ) -> JobRecord:
         """Move a waiting job to another time."""
         due_ms, _ = self._when(at, delay, self._clock.wall_ms())
@@ -250,13 +250,13 @@ class Client:
     ) -> JobRecord:
         self._opened()
         self.abilities.require(Ability(change))
-        verdict = await self._store.change(
-            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, patience_ms=PATIENCE_MS
+        decision = await self._store.change(
+            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, timeout_ms=PATIENCE_MS
         )
-        if not verdict.granted:
-            word = "handed over" if verdict.record.status is Status.PENDING else str(verdict.record.status)
+        if not decision.granted:
+            word = "handed over" if decision.record.status is Status.PENDING else str(decision.record.status)
             raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")
-        return verdict.record
+        return decision.record
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
         """Add an app to the store, so that its jobs are accepted before a node with a handler for it runs."""
@@ -306,8 +306,8 @@ class Client:
         app: str | None = None,
         *,
         status: Status | str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
+        start: DueTime | None = None,
+        end: DueTime | None = None,
         tag: str | None = None,
         newest_first: bool = False,
         limit: int = 100,

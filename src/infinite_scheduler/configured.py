@@ -10,12 +10,11 @@ from typing import assert_never
 from zoneinfo import ZoneInfo
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.config import ExpireAfter as ExpireAfterSettings
-from infinite_scheduler.config import KafkaApp, PythonApp, RetrySettings, Settings, SmsRetryApp
+from infinite_scheduler.config import ExpireAfterSettings, KafkaApp, PythonApp, RetrySettings, Settings, SmsRetryApp
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.handlers.checks import Checks
-from infinite_scheduler.handlers.loading import load_function
+from infinite_scheduler.handlers.import_function import load_function
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
 from infinite_scheduler.policy.retry import RetryPolicy

@@ -17,9 +17,9 @@ from infinite_scheduler.observe.events import Observer, TaskFailed
 from infinite_scheduler.store.inbox import Inbox
 
 if TYPE_CHECKING:
-    from infinite_scheduler.ingest.courtesy import Strain
+    from infinite_scheduler.ingest.config import KafkaIngestConfig
     from infinite_scheduler.ingest.door import TopicDoor
-    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+    from infinite_scheduler.ingest.throttle import Saturation
 
 
 class Doors:
@@ -41,7 +41,7 @@ class Doors:
 
     def describe(self, table: IngestSettings) -> "KafkaIngestConfig":
         """A topic as configured in the settings, enabled or not."""
-        from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+        from infinite_scheduler.ingest.config import KafkaIngestConfig
 
         values: dict[str, Any] = dict(table)
         values["bootstrap_servers"] = table.bootstrap_servers or self._kafka.bootstrap_servers
@@ -53,7 +53,7 @@ class Doors:
 
     def add(self, config: "KafkaIngestConfig | str | None" = None, topic: str | None = None) -> None:
         """Read one more topic: a whole configuration, or brokers and a topic, or nothing for the defaults."""
-        from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+        from infinite_scheduler.ingest.config import KafkaIngestConfig
 
         if isinstance(config, KafkaIngestConfig):
             if topic is not None:
@@ -90,7 +90,7 @@ class Doors:
         *,
         max_payload: int,
         zone: ZoneInfo,
-        strain: "Strain",
+        saturation: "Saturation",
     ) -> None:
         """Create the doors, all closed: errors in their configuration are raised here."""
         self.open = ()
@@ -100,7 +100,7 @@ class Doors:
 
         self._tell = tell
         self.open = [
-            TopicDoor(config, inbox, handlers, clock, tell, max_payload=max_payload, zone=zone, strain=strain)
+            TopicDoor(config, inbox, handlers, clock, tell, max_payload=max_payload, zone=zone, saturation=saturation)
             for config in self._configs
         ]
 

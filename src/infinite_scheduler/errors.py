@@ -150,7 +150,7 @@ class UnknownLetter(SchedulerError):
         super().__init__(f"no dead letter {letter_id}: never written by this store, or older than its retention")
 
 
-class PlacesMoved(SchedulerError):
+class PositionsMoved(SchedulerError):
     """The position in a partition has changed: another consumer of the group has read on, or it was reset."""
 
     kind = ErrorKind.TOO_LATE

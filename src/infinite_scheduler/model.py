@@ -145,7 +145,7 @@ def key_text(key: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-def moment(ms: int) -> datetime:
+def datetime_of(ms: int) -> datetime:
     """Milliseconds since the epoch as an aware UTC datetime, exact."""
     return _EPOCH + timedelta(milliseconds=ms)
 
@@ -173,12 +173,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def due_at(self) -> datetime:
         """When the job is due now: a retry or reschedule changes it; for a past time, when it was accepted."""
-        return moment(self.due_ms)
+        return datetime_of(self.due_ms)
 
     @property
     def scheduled_time(self) -> datetime:
         """The time that was asked for; only a reschedule changes it."""
-        return moment(self.scheduled_ms)
+        return datetime_of(self.scheduled_ms)
 
     @property
     def data(self) -> Any:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from infinite_scheduler.client import Moment
+from infinite_scheduler.client import DueTime
 from infinite_scheduler.config import Settings
-from infinite_scheduler.config.address import effective_url
+from infinite_scheduler.config.store_url import effective_url
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.metrics import METRICS
@@ -19,7 +19,7 @@ from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.store.scheme import BadPart
 
 if TYPE_CHECKING:
-    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+    from infinite_scheduler.ingest.config import KafkaIngestConfig
 
 _METHODS: Final = ("handle", "execute")
 _PARTS: Final = {"host": "mysql_host", "port": "mysql_port", "database": "mysql_database", "user": "mysql_username"}
@@ -186,7 +186,7 @@ class MultiAppScheduler:
         self,
         app: str,
         job_data: Any,
-        when: Moment | timedelta,
+        when: DueTime | timedelta,
         *,
         priority: Priority | str = Priority.NORMAL,
         idempotency_key: str | None = None,

@@ -17,7 +17,7 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.configured import handler_of, misfire_policy, ms_of, retry_policy
 from infinite_scheduler.doors import Doors
-from infinite_scheduler.engine.dispatch import AppPlan
+from infinite_scheduler.engine.dispatcher import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
@@ -33,11 +33,11 @@ from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 
 if TYPE_CHECKING:
+    from infinite_scheduler.ingest.config import KafkaIngestConfig
     from infinite_scheduler.ingest.door import TopicDoor
-    from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -261,7 +261,7 @@ class Scheduler(Client):
             self._tell,
             max_payload=most,
             zone=self._zone,
-            strain=lambda: self._engine.strain() if self._engine else 0.0,
+            saturation=lambda: self._engine.saturation() if self._engine else 0.0,
         )
         self.counters.gauge("ingest_lag", self._doors.lag)
         self.counters.gauge("ingest_ready", self._doors.ready)

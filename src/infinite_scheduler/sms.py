@@ -12,12 +12,12 @@ from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import ConfigError, InvalidRequest, InvalidTime, SendError
 from infinite_scheduler.handlers.kafka import read_options
 from infinite_scheduler.handlers.sms_retry import read_zone
-from infinite_scheduler.ingest.envelope import ScheduleJobRequest
+from infinite_scheduler.ingest.schedule_request import ScheduleJobRequest
 from infinite_scheduler.kafka.names import check_topic
-from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.loop_thread import LoopThread
-from infinite_scheduler.model import check_app_name, moment
+from infinite_scheduler.model import check_app_name, datetime_of
 from infinite_scheduler.policy.calendar import parse_moment
 
 RETRY_DELAYS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
@@ -33,7 +33,7 @@ def retry_delay(attempt: int) -> timedelta:
 
 def retry_time_after(attempt: int, now: datetime | None = None) -> datetime:
     """The time of this attempt, counted from `now`; without `now`, from the current time, aware and in UTC."""
-    return (moment(SystemClock().wall_ms()) if now is None else now) + retry_delay(attempt)
+    return (datetime_of(SystemClock().wall_ms()) if now is None else now) + retry_delay(attempt)
 
 
 class SmsRetryProducer:
@@ -55,7 +55,7 @@ class SmsRetryProducer:
         app_name: str = "sms_retry",
         zone: str | ZoneInfo = "UTC",
         timeout_s: float = 30.0,
-        properties: Mapping[str, Value] | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s is {timeout_s}; expected more than 0")

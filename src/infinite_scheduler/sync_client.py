@@ -9,7 +9,7 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, JobRecord
 from infinite_scheduler.store.abilities import Abilities
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.looking import Found, Survey
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.testing import StoreContract
 from infinite_scheduler.testing.store_contract import Bench
-from infinite_scheduler.testing.store_contract.bench import keys
+from infinite_scheduler.testing.store_contract.contract_bench import keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE, move
 
 

@@ -9,10 +9,10 @@ from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.testing import StoreContract
-from infinite_scheduler.testing.store_contract.accepting import Accepting, Deduplicating
-from infinite_scheduler.testing.store_contract.looking import Looking
-from infinite_scheduler.testing.store_contract.owning import Owning
-from infinite_scheduler.testing.store_contract.refusing import Refusing
+from infinite_scheduler.testing.store_contract.accepting import AcceptingContract, DeduplicatingContract
+from infinite_scheduler.testing.store_contract.looking import LookingContract
+from infinite_scheduler.testing.store_contract.owning import OwningContract
+from infinite_scheduler.testing.store_contract.refusing import RefusingContract
 from tests.limited_store import BUCKET, REMOTE, LimitedStore
 
 
@@ -40,8 +40,12 @@ class TestRemote(Limited, StoreContract):
     without = REMOTE
 
 
-class TestWithNothingMore(Limited, Accepting, Deduplicating, Owning, Looking, Refusing):
+class TestWithNothingMore(
+    Limited, AcceptingContract, DeduplicatingContract, OwningContract, LookingContract, RefusingContract
+):
     without = frozenset(Ability)
 
     def test_the_contract_is_the_sum_of_its_classes(self) -> None:
-        assert {Accepting, Deduplicating, Owning, Looking, Refusing} <= set(StoreContract.__mro__)
+        assert {AcceptingContract, DeduplicatingContract, OwningContract, LookingContract, RefusingContract} <= set(
+            StoreContract.__mro__
+        )

@@ -10,7 +10,7 @@ import pytest
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position, start_of
 from infinite_scheduler.store.ownership import Page, Scan, Settlement
-from infinite_scheduler.store.sql import door, owner
+from infinite_scheduler.store.sql.protocol import anybody, owner
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements, Update
 from infinite_scheduler.store.sql.tables import SqlApp
@@ -44,7 +44,7 @@ async def session() -> AsyncIterator[Session]:
 async def add(session: Session, due_ms: int) -> bytes:
     spec = JobSpec(app=APP, scheduled_ms=due_ms, payload=b"{}")
     row = NewRow(bytes(JobId.make(due_ms, SHARD.number, Priority.NORMAL)), spec, NOW)
-    await session.write(lambda tx: door.insert(tx, {SHARD: [row]}, NOW))
+    await session.write(lambda tx: anybody.insert(tx, {SHARD: [row]}, NOW))
     return row.key
 
 
@@ -60,8 +60,8 @@ async def scan(session: Session, end_ms: int) -> Page:
     return await session.read(lambda tx: owner.scan(tx, wanted))
 
 
-def wish(key: bytes, change: Change = Change.CANCEL, due_ms: int | None = None) -> door.Ask:
-    return door.Ask(id=os.urandom(16), change=change, app=APP, key=key, due_ms=due_ms, now_ms=NOW)
+def change_request(key: bytes, change: Change = Change.CANCEL, due_ms: int | None = None) -> anybody.ChangeRequest:
+    return anybody.ChangeRequest(id=os.urandom(16), change=change, app=APP, key=key, due_ms=due_ms, now_ms=NOW)
 
 
 def again(of: Job, due_ms: int) -> Settlement:
@@ -138,41 +138,41 @@ async def test_a_change_at_a_shard_that_found_an_owner_meanwhile_is_asked_of_it(
 
     key = await add(session, NOW + 1000)
     await session.write(lambda tx: owner.answer(tx, OWNERS, tx.read_requests([SHARD], 1000), (), NOW, 8 << 20))
-    asked = wish(key)
+    asked = change_request(key)
     await session.write(lambda tx: give_to(tx, Owner("", 7)))
-    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
-    assert standing == {asked.id: door.Standing.RELEASED}
+    state = await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
+    assert state == {asked.id: anybody.RequestState.RELEASED}
     await session.write(lambda tx: give_to(tx, Owner("other", 8)))
-    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
-    assert standing == {asked.id: door.Standing.ASKED}
+    state = await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=True))
+    assert state == {asked.id: anybody.RequestState.ASKED}
     (request,) = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
     assert (request.id, request.change, request.keys) == (asked.id, Change.CANCEL, (key,))
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
     assert record.status is Status.PENDING
-    assert not await session.read(lambda tx: tx.read_verdicts([asked.id]))
+    assert not await session.read(lambda tx: tx.read_decisions([asked.id]))
 
 
 async def test_a_change_at_a_released_shard_is_decided_by_the_row_under_the_exclusive_lock(session: Session) -> None:
     key = await add(session, NOW + 1000)
-    asked = wish(key)
+    asked = change_request(key)
     await session.write(lambda tx: owner.release(tx, OWNERS, {SHARD: NOW}, {}))
-    standing = await session.write(lambda tx: door.ask(tx, [asked], exclusive=True))
-    assert standing == {asked.id: door.Standing.GRANTED}
+    state = await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=True))
+    assert state == {asked.id: anybody.RequestState.GRANTED}
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
     assert record.status is Status.CANCELLED
 
 
 async def test_a_request_that_was_taken_back_is_not_decided(session: Session) -> None:
     key = await add(session, NOW + 1000)
-    asked = wish(key)
-    await session.write(lambda tx: door.ask(tx, [asked], exclusive=False))
+    asked = change_request(key)
+    await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
     read = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
-    assert await session.write(lambda tx: door.give_up(tx, [asked])) == {asked.id: None}
+    assert await session.write(lambda tx: anybody.give_up(tx, [asked])) == {asked.id: None}
     answers = await session.write(lambda tx: owner.answer(tx, OWNERS, read, (), NOW, 8 << 20))
-    assert [(r.request.id, r.claimed, r.granted) for r in answers.rulings] == [(asked.id, False, False)]
+    assert [(r.request.id, r.claimed, r.granted) for r in answers.decisions] == [(asked.id, False, False)]
     (record,) = await session.read(lambda tx: tx.read_jobs(APP, [key]))
     assert record.status is Status.PENDING
-    assert not await session.read(lambda tx: tx.read_verdicts([asked.id]))
+    assert not await session.read(lambda tx: tx.read_decisions([asked.id]))
 
 
 # Rule 11: entries are inserted or ignored
@@ -194,9 +194,9 @@ async def test_a_job_that_is_tried_again_at_the_same_moment_is_found_once(sessio
 async def test_a_job_that_is_rescheduled_twice_to_the_same_moment_is_found_once(session: Session) -> None:
     key = await add(session, LINE + 1000)
     for _ in range(2):
-        asked = wish(key, Change.RESCHEDULE, LINE + 5000)
-        standing = await session.write(lambda tx, asked=asked: door.ask(tx, [asked], exclusive=False))  # type: ignore[misc]
-        assert standing == {asked.id: door.Standing.GRANTED}
+        asked = change_request(key, Change.RESCHEDULE, LINE + 5000)
+        state = await session.write(lambda tx, asked=asked: anybody.ask(tx, [asked], exclusive=False))  # type: ignore[misc]
+        assert state == {asked.id: anybody.RequestState.GRANTED}
         assert [(j.key, j.due_ms) for j in (await scan(session, LINE + 9000)).jobs] == [(key, LINE + 5000)]
 
 

@@ -10,7 +10,7 @@ from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.drivers import server_driver
-from infinite_scheduler.store.sql.server.tables import CHANGED
+from infinite_scheduler.store.sql.server.table_maker import CHANGED
 from infinite_scheduler.store.sql.statements import Database
 from tests.contract.sql_contract import SqlStoreContract
 from tests.contract.test_statements import StatementsContract

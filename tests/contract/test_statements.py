@@ -23,7 +23,7 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
@@ -525,15 +525,17 @@ class StatementsContract:
     async def test_requests_are_read_by_the_shards_they_are_for(self, session: Session) -> None:
         keys = tuple(new_row(NOW + n).key for n in range(3))
         wake = Request(id=b"w" * 16, shard=Shard(SMS, 1), change=None, keys=keys)
-        wish = Request(id=b"c" * 16, shard=Shard(SMS, 2), change=Change.RESCHEDULE, keys=keys[:1], due_ms=NOW + 9)
+        change_request = Request(
+            id=b"c" * 16, shard=Shard(SMS, 2), change=Change.RESCHEDULE, keys=keys[:1], due_ms=NOW + 9
+        )
         other = Request(id=b"o" * 16, shard=Shard(MAIL, 1), change=Change.CANCEL, keys=keys[:1])
-        await session.write(lambda tx: tx.insert_requests([wake, wish, other]))
+        await session.write(lambda tx: tx.insert_requests([wake, change_request, other]))
 
         async def read(*shards: Shard) -> list[Request]:
             return sorted(await session.read(lambda tx: tx.read_requests(shards, 1000)), key=lambda request: request.id)
 
         assert await read(Shard(SMS, 0), Shard(SMS, 1)) == [wake]
-        assert await read(Shard(SMS, 1), Shard(SMS, 2), Shard(MAIL, 1)) == [wish, other, wake]
+        assert await read(Shard(SMS, 1), Shard(SMS, 2), Shard(MAIL, 1)) == [change_request, other, wake]
         assert await read() == []
 
     async def test_requests_are_read_until_they_name_enough_jobs(self, session: Session) -> None:
@@ -562,11 +564,11 @@ class StatementsContract:
         assert not await session.write(lambda tx: tx.delete_requests(ids))
 
     async def test_a_verdict_is_read_as_it_was_written(self, session: Session) -> None:
-        await session.write(lambda tx: tx.write_verdicts({b"a" * 16: True, b"b" * 16: False}, NOW))
+        await session.write(lambda tx: tx.write_decisions({b"a" * 16: True, b"b" * 16: False}, NOW))
         wanted = [b"a" * 16, b"b" * 16, b"c" * 16]
-        verdicts = await session.read(lambda tx: tx.read_verdicts(wanted))
-        assert verdicts == {b"a" * 16: True, b"b" * 16: False}
-        assert all(type(granted) is bool for granted in verdicts.values())
+        decisions = await session.read(lambda tx: tx.read_decisions(wanted))
+        assert decisions == {b"a" * 16: True, b"b" * 16: False}
+        assert all(type(granted) is bool for granted in decisions.values())
 
     # idempotency keys
 

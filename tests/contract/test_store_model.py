@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Change, Job, JobSpec, Owner, Priority, Shard, Status, position, shard_of, start_of
-from infinite_scheduler.store.accepting import Verdict
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.accepting import Decision
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ownership import Claim, Request, Scan, Settlement, Step
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
@@ -126,32 +126,32 @@ class StoreMachine(RuleBasedStateMachine):
     def ask(self, data: st.DataObject, change: Change, delay: int, fate: str) -> None:
         job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
         due_ms = None if change is Change.RUN_NOW else self.now + delay
-        wish = self.loop.create_task(
+        change_request = self.loop.create_task(
             self.store.change(
-                change, job.key, due_ms=due_ms if change is Change.RESCHEDULE else None, patience_ms=15_000
+                change, job.key, due_ms=due_ms if change is Change.RESCHEDULE else None, timeout_ms=15_000
             )
         )
         memory = self.memory.get(job.shard)
         self.spin()
         if memory is None or not job.pending or job.due_ms >= self.line(job.shard):
-            if not wish.done():  # its owner has crashed: nobody answers
+            if not change_request.done():  # its owner has crashed: nobody answers
                 assert job.pending
                 assert not self.released(job.shard)
-                self.give_up(wish)
+                self.give_up(change_request)
                 return
-            self.expect(job, change, due_ms, self.run(self.verdict(wish)))
+            self.expect(job, change, due_ms, self.run(self.decision(change_request)))
             return
         requests = self.requests(job.shard)
         assert any(q.change is change and q.keys == (job.key,) for q in requests)
         if fate == "silent":
-            self.give_up(wish)
+            self.give_up(change_request)
         elif fate == "handed over" and job.key in memory.held:
             self.decide(job.shard, requests, handed_over=[job.key])
-            verdict = self.run(self.verdict(wish))
-            assert not verdict.granted
+            decision = self.run(self.decision(change_request))
+            assert not decision.granted
         else:
             self.decide(job.shard, requests)
-            self.expect(job, change, due_ms, self.run(self.verdict(wish)))
+            self.expect(job, change, due_ms, self.run(self.decision(change_request)))
             self.decided(job, memory)
 
     @precondition(lambda self: self.jobs)
@@ -159,21 +159,21 @@ class StoreMachine(RuleBasedStateMachine):
     def retry_by_hand(self, data: st.DataObject) -> None:
         job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
         try:
-            verdict = self.run(self.store.change(Change.RETRY, job.key, patience_ms=15_000))
+            decision = self.run(self.store.change(Change.RETRY, job.key, timeout_ms=15_000))
         except InvalidRequest:
             assert job.status in (Status.PENDING, Status.DONE)
             return
-        assert verdict.granted
+        assert decision.granted
         assert job.status in (Status.FAILED, Status.EXPIRED, Status.CANCELLED)
         job.status, job.due_ms, job.attempt = Status.PENDING, self.now, job.attempt + 1
         self.counts["revived"] += 1
 
-    def expect(self, job: Known, change: Change, due_ms: int | None, verdict: Verdict) -> None:
+    def expect(self, job: Known, change: Change, due_ms: int | None, decision: Decision) -> None:
         """The verdict is the model's, and the model follows."""
         if not job.pending:
-            assert verdict.granted == (change is Change.CANCEL and job.status is Status.CANCELLED)
+            assert decision.granted == (change is Change.CANCEL and job.status is Status.CANCELLED)
             return
-        assert verdict.granted
+        assert decision.granted
         if change is Change.CANCEL:
             job.status = Status.CANCELLED
             self.counts["cancelled"] += 1
@@ -193,18 +193,18 @@ class StoreMachine(RuleBasedStateMachine):
             assert record is not None
             memory.held[job.key] = record.job
 
-    def give_up(self, wish: "asyncio.Task[Verdict]") -> None:
+    def give_up(self, change_request: "asyncio.Task[Decision]") -> None:
         self.clock.advance(20_000)
         self.spin()
         self.clock.advance(100)
         try:
-            self.run(self.verdict(wish))
+            self.run(self.decision(change_request))
         except Unavailable:
             return
         raise AssertionError("nobody answered, and yet there was a verdict")
 
-    async def verdict(self, wish: "asyncio.Task[Verdict]") -> Verdict:
-        return await asyncio.wait_for(wish, 5)
+    async def decision(self, change_request: "asyncio.Task[Decision]") -> Decision:
+        return await asyncio.wait_for(change_request, 5)
 
     def spin(self) -> None:
         async def rounds() -> None:
@@ -300,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.run(self.node.answer({shard: memory.owner}, requests, handed_over or [], 8 << 20))
         assert not answers.lost
         memory.low_ms = answers.low_ms[shard]
-        changed = {ruling.request.keys[0] for ruling in answers.rulings}
+        changed = {decision.request.keys[0] for decision in answers.decisions}
         for job in answers.woken:
             assert job.due_ms < memory.line_ms
             if job.key not in changed:

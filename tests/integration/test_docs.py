@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler.handlers.loading import load_function
+from infinite_scheduler.handlers.import_function import load_function
 from tests.snippets import ROOT, Reader, commands, pages, program, run_program, snippets, write_files
 
 DOCS = [page for page in pages() if page.parent != ROOT]

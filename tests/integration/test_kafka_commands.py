@@ -96,7 +96,7 @@ def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
 
     def holds(status: Any) -> bool:
         parts = status["partitions"]
-        done = sum(part["place"] or 0 for part in parts) == count == sum(part["committed"] or 0 for part in parts)
+        done = sum(part["position"] or 0 for part in parts) == count == sum(part["committed"] or 0 for part in parts)
         return bool(done and status["ready"])
 
     return holds
@@ -113,7 +113,7 @@ def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) 
         status = desk.until(settled(desk, 6))
         assert desk("ingest", "status").returncode == 0
         assert (status["lag"], status["state"], len(status["members"])) == (0, "stable", 1)
-        assert [part["place"] for part in status["partitions"]] == [1, 2, 3]
+        assert [part["position"] for part in status["partitions"]] == [1, 2, 3]
     assert desk("ingest", "status").returncode == 1
 
 

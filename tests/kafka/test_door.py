@@ -14,7 +14,7 @@ from infinite_scheduler.observe import events
 from infinite_scheduler.store.inbox import LetterState, Move, Source
 from tests.kafka.topic_rig import TopicRig, message, messages
 from tests.services.topics import grow_topic, read
-from tests.unit.test_wire import Deaf
+from tests.unit.test_message import Deaf
 from tests.waiting import PATIENCE_S, until_async
 
 BAD: dict[str, tuple[bytes | None, str]] = {
@@ -46,7 +46,7 @@ async def test_messages_become_jobs(real: TopicRig) -> None:
         "idempotencyCacheSize": 0,
         "duplicatesSkipped": 0,
     }
-    assert sum((await real.places()).values()) == 300
+    assert sum((await real.positions()).values()) == 300
 
 
 async def test_job_data_is_kept_byte_for_byte(real: TopicRig) -> None:
@@ -80,10 +80,10 @@ class TestDeadLetters:
         await until_async(lambda: door.metrics["messagesSentToDLQ"] == 2 * len(BAD))
         letters = {(each.source.partition, each.offset): each for each in await real.letters()}
         for number, (value, why) in enumerate(BAD.values()):
-            for place in ((0, 2 * number + 1), (5, number)):
-                assert letters[place].value == value
-                assert why in letters[place].error
-                assert letters[place].state is LetterState.SENT
+            for position in ((0, 2 * number + 1), (5, number)):
+                assert letters[position].value == value
+                assert why in letters[position].error
+                assert letters[position].state is LetterState.SENT
         assert door.metrics["messagesFailed"] == 2 * len(BAD)
 
     async def test_their_records_have_key_value_and_five_headers(self, real: TopicRig) -> None:
@@ -365,7 +365,7 @@ class TestStoreAway:
     async def test_that_is_told_once_while_no_message_comes_either(
         self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("infinite_scheduler.ingest.placer.LOOK_MS", 300)
+        monkeypatch.setattr("infinite_scheduler.ingest.positions.LOOK_MS", 300)
         door = await real.started()
         real.inbox.away = True
         await until_async(lambda: real.inbox.refused >= 5)
@@ -432,7 +432,7 @@ class TestPlaces:
         again = await real.started()
         await real.has(range(60))
         await until_async(lambda: again.metrics["messagesReceived"] == 30)
-        assert not real.heard(events.PlaceDiffers)
+        assert not real.heard(events.PositionDiffers)
 
     async def test_another_group_accepts_everything_again(self, real: TopicRig) -> None:
         await real.send(messages(range(30)))
@@ -457,8 +457,8 @@ class TestPlaces:
         consumer.commit(offsets=[TopicPartition(real.topic, 1, offset)], asynchronous=False)
         consumer.close()
         await real.started()
-        (told,) = real.heard(events.PlaceDiffers)
-        assert (told.partition, told.place, told.committed) == (1, 10, offset)
+        (told,) = real.heard(events.PositionDiffers)
+        assert (told.partition, told.position, told.committed) == (1, 10, offset)
         await real.send(messages([10]), partition=1)
         await real.has(range(11))
 
@@ -482,7 +482,7 @@ class TestPlaces:
         await real.started()
         await until_async(lambda: committed() == 10)
         consumer.close()
-        assert not real.heard(events.PlaceDiffers)
+        assert not real.heard(events.PositionDiffers)
 
     async def test_a_place_that_is_reset_in_the_store_counts(self, real: TopicRig) -> None:
         await real.send(messages(range(10)), partition=1)
@@ -505,12 +505,12 @@ class TestPlaces:
         await real.send(messages([10]), partition=1)
         await until_async(lambda: sum(real.numbers().values()) == 13)
         assert real.numbers() == Counter({**dict.fromkeys(range(11), 1), 8: 2, 9: 2})
-        assert real.heard(events.PlacesOvertaken)
+        assert real.heard(events.PositionsOvertaken)
 
     async def test_a_place_that_is_reset_counts_though_no_message_comes(
         self, real: TopicRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("infinite_scheduler.ingest.placer.LOOK_MS", 200)
+        monkeypatch.setattr("infinite_scheduler.ingest.positions.LOOK_MS", 200)
         await real.send(messages(range(10)), partition=1)
         await real.started()
         await real.has(range(10))
@@ -518,7 +518,7 @@ class TestPlaces:
         await real.store.inbox().reset([Move(source=source, seen=10, next=8)])
         await until_async(lambda: real.count() == 12)
         assert real.numbers() == Counter({**dict.fromkeys(range(8), 1), 8: 2, 9: 2})
-        assert real.heard(events.PlacesOvertaken)
+        assert real.heard(events.PositionsOvertaken)
 
     async def test_latest_means_what_comes_after_the_first_start(self, real: TopicRig) -> None:
         await real.send(messages(range(10)), partition=0)
@@ -527,12 +527,12 @@ class TestPlaces:
         await real.send(messages(range(10, 20)), partition=0)  # while nobody reads
         await real.started(auto_offset_reset="latest")
         await real.has(range(10, 20))
-        assert (await real.places())[0] == 20
+        assert (await real.positions())[0] == 20
 
     async def test_latest_is_for_a_new_group_and_not_for_a_partition_that_is_added(self, real: TopicRig) -> None:
         await real.send(messages([1]), partition=3)
         door = await real.started(auto_offset_reset="latest")
-        assert await real.places() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
+        assert await real.positions() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
         await door.stop()
         await asyncio.to_thread(grow_topic, real.servers, real.topic, 7)
         await real.send(messages(range(10, 20)), partition=6)
@@ -546,7 +546,7 @@ class TestPlaces:
         for door in doors:
             door.start()
         await until_async(lambda: all(door.ready for door in doors) and sum(len(door.lag) for door in doors) == 6)
-        assert await real.places() == dict.fromkeys(range(6), 1)
+        assert await real.positions() == dict.fromkeys(range(6), 1)
         await real.send(messages([100]), partition=4)
         await real.has([100])
 
@@ -557,13 +557,13 @@ class TestPlaces:
         door = await real.started()
         await real.has(range(10))
         await door.stop()
-        place = Source(real.group, real.topic, 1)
-        await real.store.inbox().reset([Move(source=place, seen=10, next=15)])
-        monkeypatch.setattr("infinite_scheduler.ingest.placer.MARGIN_MS", -60_000)
+        position = Source(real.group, real.topic, 1)
+        await real.store.inbox().reset([Move(source=position, seen=10, next=15)])
+        monkeypatch.setattr("infinite_scheduler.ingest.positions.MARGIN_MS", -60_000)
         await real.started()
         await until_async(lambda: real.heard(events.OffsetGone))
         (told,) = real.heard(events.OffsetGone)
-        assert (told.place, told.earliest, told.end, told.next) == (15, 0, 10, 10)
+        assert (told.position, told.earliest, told.end, told.next) == (15, 0, 10, 10)
         await real.send(messages([10]), partition=1)
         await real.has(range(11))
 
@@ -582,7 +582,7 @@ class TestPlaces:
         await real.started()
         await real.has({*range(10), *range(25, 30)})
         (told,) = real.heard(events.OffsetGone)
-        assert (told.partition, told.place, told.earliest, told.end) == (1, 10, 25, 30)
+        assert (told.partition, told.position, told.earliest, told.end) == (1, 10, 25, 30)
 
 
 class TestKeys:
@@ -640,12 +640,12 @@ class TestLife:
         try:
             await real.send(messages(range(40, 45)), partition=2)
             await until_async(lambda: door.lag[2] == 5)
-            assert (await real.places())[2] == 40
+            assert (await real.positions())[2] == 40
         finally:
             real.inbox.gate.set()
         await until_async(lambda: door.lag[2] == 0)
         await real.has(range(45))
-        assert (await real.places())[2] == 45
+        assert (await real.positions())[2] == 45
 
     async def test_a_job_due_in_200_ms_is_taken_at_once(self, real: TopicRig) -> None:
         """On a machine that is not busy, of which there is a moment now and then."""

@@ -23,8 +23,8 @@ from tests.waiting import until_async
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Doors that look often whether their topic can be read."""
-    monkeypatch.setattr("infinite_scheduler.ingest.lookout.PROBE_MS", 100)
-    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 1000)
+    monkeypatch.setattr("infinite_scheduler.ingest.door_health.PROBE_MS", 100)
+    monkeypatch.setattr("infinite_scheduler.ingest.door_health.WELL_MS", 1000)
     monkeypatch.setattr("infinite_scheduler.kafka.group_client._PROBE_S", 0.5)
 
 
@@ -86,7 +86,7 @@ async def test_partitions_that_are_added_are_read(real: TopicRig) -> None:
     for partition in range(8):
         await real.send(messages(range(10 * partition, 10 * partition + 10)), partition=partition)
     await real.has(range(80))
-    assert await real.places() == dict.fromkeys(range(8), 10)
+    assert await real.positions() == dict.fromkeys(range(8), 10)
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["while it is read", "between two starts"])
@@ -95,7 +95,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 ) -> None:
     from confluent_kafka.admin import AdminClient
 
-    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WATCH_MS", 500)
+    monkeypatch.setattr("infinite_scheduler.ingest.door_health.WATCH_MS", 500)
     monkeypatch.setattr("infinite_scheduler.ingest.topic_watch._WAIT_MS", 20_000)  # a broker may be slow to tell
     topic = fresh_topic("anew", partitions=1)
     async with rig(tmp_path, kafka_servers, topic) as anew:
@@ -132,7 +132,7 @@ def _make_again(servers: str, topic: str) -> None:
 async def test_a_broker_that_dies_and_comes_back_costs_time_only_and_a_door_can_be_shut_meanwhile(
     tmp_path: Path, private_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infinite_scheduler.ingest.lookout.WELL_MS", 2500)
+    monkeypatch.setattr("infinite_scheduler.ingest.door_health.WELL_MS", 2500)
     monkeypatch.setattr("infinite_scheduler.kafka.group_client._LEAVE_S", 1.0)
     monkeypatch.setattr(DeadLetterSender, "stop", partialmethod(DeadLetterSender.stop, timeout_s=1.0))
     (tmp_path / "other").mkdir()
@@ -190,15 +190,15 @@ async def test_marks_of_transactions_are_no_lag(real: TopicRig) -> None:
     door = await real.started()
     await real.has([1])
     await until_async(lambda: set(door.lag.values()) == {0})
-    assert {partition: place for partition, place in (await real.places()).items() if place} == {0: 4, 1: 2}
+    assert {partition: position for partition, position in (await real.positions()).items() if position} == {0: 4, 1: 2}
     status = await look(real.config(), real.inbox)
     assert (status.lag, status.ready) == (0, True)
     async with Admin(real.config().options) as admin:
         await until_it_has({0: 4, 1: 2}, lambda: admin.committed(real.group, real.topic, [0, 1]))
     await transactions(real, [5, 7, 8])
     await real.has([1, 5, 7])
-    await until_it_has({0: 10, 1: 2}, real.places)
-    assert not real.heard(events.PlacesOvertaken)
+    await until_it_has({0: 10, 1: 2}, real.positions)
+    assert not real.heard(events.PositionsOvertaken)
 
 
 async def until_it_has(wanted: Mapping[int, int], ask: Callable[[], Awaitable[Mapping[int, int]]]) -> None:

@@ -11,7 +11,7 @@ from infinite_scheduler.ingest.door import TopicDoor
 from infinite_scheduler.observe import events
 from tests.kafka.topic_rig import TopicRig, message, messages
 from tests.services.topics import delete_topics, make_topic, read
-from tests.unit.test_wire import Deaf
+from tests.unit.test_message import Deaf
 from tests.waiting import until_async
 
 
@@ -54,8 +54,8 @@ async def test_one_that_leaves_is_replaced_by_the_other(real: TopicRig) -> None:
     await until_async(lambda: len(two.lag) == 6)
     await real.send(messages(range(50)))
     await real.has(range(50))
-    assert not real.heard(events.PlaceDiffers)
-    assert not real.heard(events.PlacesOvertaken)
+    assert not real.heard(events.PositionDiffers)
+    assert not real.heard(events.PositionsOvertaken)
 
 
 async def test_two_doors_send_letters_that_have_waited_for_their_topic_once(
@@ -125,10 +125,10 @@ async def test_what_was_gathered_of_a_partition_that_is_gone_is_dropped(
     two.start()
     await until_async(lambda: two.metrics["messagesReceived"] >= 200)  # the second has some of its partitions
     slow.able = True
-    one._patience._nap.set()  # it waits longer each time: too long for this test
+    one._thread._nap.set()  # it waits longer each time: too long for this test
     await real.has(range(600))
     await share(one, two)
-    assert not real.heard(events.PlacesOvertaken)
+    assert not real.heard(events.PositionsOvertaken)
 
 
 async def test_two_that_take_the_same_messages_make_each_job_once(
@@ -162,7 +162,7 @@ async def test_a_door_that_does_not_know_that_it_lost_its_partitions_writes_noth
     two = await real.started()
     await until_async(lambda: two.metrics["messagesReceived"] == 100, within_s=30)
     gate.set()
-    await until_async(lambda: real.heard(events.PlacesOvertaken))
+    await until_async(lambda: real.heard(events.PositionsOvertaken))
     await real.has(range(100))
     assert one.metrics["messagesReceived"] == 0
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.kafka.group_member import GatherLimits, GroupMember
-from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 from infinite_scheduler.kafka.partition import Partition
 from tests.kafka.topic_rig import QUICK
 from tests.services.topics import MakeTopic, delete_topics, make_topic, write
@@ -73,7 +73,7 @@ def join(kafka_servers: str) -> Iterator[Join]:
     group = f"group-{secrets.token_hex(4)}"
     joined: list[Reader] = []
 
-    def join(topics: Sequence[str], kept: Kept, **properties: Value) -> Reader:
+    def join(topics: Sequence[str], kept: Kept, **properties: PropertyValue) -> Reader:
         joined.append(Reader(KafkaOptions(kafka_servers, {**QUICK, **properties}), group, topics, kept))
         return joined[-1]
 
@@ -173,7 +173,7 @@ class Transactions:
         self._producer.abort_transaction(PATIENCE_S)
 
 
-NEVER: dict[str, Value] = {"fetch.wait.max.ms": 30_000}
+NEVER: dict[str, PropertyValue] = {"fetch.wait.max.ms": 30_000}
 """That a partition has no more is told later than any of these tests waits."""
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from infinite_scheduler import KafkaHandler, KafkaIngestConfig, Scheduler, SmsRetryJobHandler
-from infinite_scheduler.observe.events import Event, Settled
+from infinite_scheduler.observe.events import Event, JobsSettled
 from tests.kafka.topic_rig import rig
 from tests.services.topics import Written, read, write
 from tests.waiting import until_async
@@ -37,7 +37,9 @@ async def test_the_trace_of_a_message_goes_on_with_its_job(tmp_path: Path, mock_
         scheduler.add_app(app, KafkaHandler(mock_kafka, f"{app}.out"))
     scheduler.add_app("sms_retry", SmsRetryJobHandler(mock_kafka, "retry.out"))
     async with scheduler:
-        await until_async(lambda: sum(event.counts.get("done", 0) for event in told if isinstance(event, Settled)) == 5)
+        await until_async(
+            lambda: sum(event.counts.get("done", 0) for event in told if isinstance(event, JobsSettled)) == 5
+        )
     sms, retry, other = [
         parents(await asyncio.to_thread(read, mock_kafka, topic)) for topic in ("sms.out", "retry.out", "other.out")
     ]

@@ -14,12 +14,12 @@ from infinite_scheduler import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.door import TopicDoor
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe.events import Event
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, Place
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, TopicPosition
 from tests.services.topics import write
 from tests.waiting import PATIENCE_S, until_async
 
@@ -68,9 +68,9 @@ class BadDays(Inbox):
             raise StoreUnavailable("the answer was lost")
         return accepted
 
-    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
+    async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
         self._check()
-        return await self._inbox.places(group, topic)
+        return await self._inbox.positions(group, topic)
 
     async def reset(self, moves: Sequence[Move]) -> None:
         self._check()
@@ -179,9 +179,9 @@ class TopicRig:
         found = await self.store.inbox().letters(LetterQuery(oldest_first=True, limit=1000, **query))
         return found.letters
 
-    async def places(self) -> dict[int, int]:
-        found = await self.store.inbox().places(self.group, self.topic)
-        return {place.source.partition: place.next for place in found}
+    async def positions(self) -> dict[int, int]:
+        found = await self.store.inbox().positions(self.group, self.topic)
+        return {position.source.partition: position.next for position in found}
 
     async def has(self, numbers: Collection[int], within_s: float = PATIENCE_S) -> None:
         """Wait until the store has these jobs; each must be there once, and no other."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from infinite_scheduler.store.sql.database_thread import DatabaseThread
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
-from infinite_scheduler.store.sql.worker import Worker
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class InlineLink(Session):
         self._link.close()
 
 
-class InlineWorker(Worker):
+class InlineWorker(DatabaseThread):
     """Does everything at once."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.driver import Fault
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from infinite_scheduler.store.sql.tables import DAILY
 from tests.servers.node_rig import APP, NodeRig

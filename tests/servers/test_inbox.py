@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from infinite_scheduler.clock import SystemClock
-from infinite_scheduler.errors import PlacesMoved, StoreMismatch, StoreUnavailable
+from infinite_scheduler.errors import PositionsMoved, StoreMismatch, StoreUnavailable
 from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
@@ -63,7 +63,7 @@ def test_the_promise_holds(play: Scene, stage: ServerStage) -> None:
 def test_without_the_compare_and_set_the_promise_is_broken(
     play: Scene, stage: ServerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_inbox, "move_places", move_blindly)
+    monkeypatch.setattr(sql_inbox, "move_positions", move_blindly)
     with pytest.raises(Broken):
         play(stage)
 
@@ -125,10 +125,10 @@ async def test_a_lost_answer_is_told_and_the_places_say_what_happened(url: str) 
             proxy.cut_after(commit_of(address))
             with pytest.raises(StoreUnavailable, match="unknown whether it took place"):
                 await inbox.take([spec()], [letter()], [move(1, 2)])
-            assert [place.next for place in await inbox.places()] == [2]
+            assert [position.next for position in await inbox.positions()] == [2]
             assert await jobs_in(store) == 2
             assert len((await inbox.letters(LetterQuery())).letters) == 1
-            with pytest.raises(PlacesMoved):
+            with pytest.raises(PositionsMoved):
                 await inbox.take([spec()], [letter()], [move(1, 2)])
 
 
@@ -168,8 +168,8 @@ async def test_a_letter_that_is_too_large_for_the_server_is_cut_and_blocks_nothi
         async with opened(mariadb_url) as store:
             await store.register(APP)
             inbox = store.inbox()
-            places = await inbox.places()
-            seen = places[0].next if places else None
+            positions = await inbox.positions()
+            seen = positions[0].next if positions else None
             await inbox.take([spec()], [letter(), large], [move(seen, (seen or 0) + 2)])
             found = await inbox.letter(large.id)
         assert found is not None

@@ -18,9 +18,9 @@ from infinite_scheduler.errors import StoreBusy, StoreUnavailable
 from infinite_scheduler.observe.events import LeaseLapsed, StoreAway, StoreBack
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.drivers import server_driver
-from infinite_scheduler.store.sql.server.patience import Patience
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.node_rig import APP, NodeRig, overdue
 from tests.servers.proxy import Proxy, proxied
@@ -275,7 +275,7 @@ def _written_beside_a_frozen_one(url: str, freeze: Callable[[Any], None]) -> Any
     )
     frozen: Any = driver.connect()
     cursor = frozen.cursor()
-    driver.begin(cursor, Patience(driver.waits.lock_s))
+    driver.begin(cursor, LockWait(driver.waits.lock_s))
     cursor.execute(update)
     freeze(frozen)
     link.write(lambda tx: tx.cursor.execute(update))  # type: ignore[attr-defined]

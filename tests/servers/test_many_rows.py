@@ -9,10 +9,10 @@ import pytest
 from infinite_scheduler import Client
 from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.model import Attempt, Job, JobId, Owner, Shard
-from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.cluster_state import ShardInfo
 from infinite_scheduler.store.ownership import Running
-from infinite_scheduler.store.sql import owner
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.protocol import owner
+from infinite_scheduler.store.sql.request_rows import SqlStatements
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.literals import row_texts
 from infinite_scheduler.store.sql.server.mariadb_dialect import BLOCK

@@ -17,9 +17,9 @@ from pathlib import Path
 from infinite_scheduler.model import start_of
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.ownership import Scan
-from infinite_scheduler.store.sql import owner
+from infinite_scheduler.store.sql.protocol import owner
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -254,7 +254,7 @@ async def test_a_node_without_the_right_to_make_tables_works_on_what_was_prepare
 
 
 async def test_what_was_prepared_later_is_noticed(url: str, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infinite_scheduler.store.sql.prepared.AGAIN_MS", 0)
+    monkeypatch.setattr("infinite_scheduler.store.sql.existing_tables.AGAIN_MS", 0)
     await asyncio.to_thread(prepare, url, config, 1)
     with limited_user(url) as few_rights:
         async with Client(few_rights, settings={"store.ddl": False}) as client:

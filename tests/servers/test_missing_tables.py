@@ -12,7 +12,7 @@ from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.schema import SHARED, create_table
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Statements
 from tests.servers.node_rig import APP, NodeRig
 from tests.services.databases import execute, kind_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infinite_scheduler import Job, NewJob, Retry
-from infinite_scheduler.model import DAY_MS, JobId, Outcome, Status, moment
+from infinite_scheduler.model import DAY_MS, JobId, Outcome, Status, datetime_of
 from infinite_scheduler.observe.events import Event, Maintained, Swept, TaskFailed
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
@@ -18,8 +18,8 @@ from infinite_scheduler.store.sql.statements import Database
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.store.sql.tables import SPANS, later_table
 from infinite_scheduler.testing import Harness
-from infinite_scheduler.testing.clock import START_MS
-from infinite_scheduler.testing.harness import QUIET, Node
+from infinite_scheduler.testing.harness import QUIET, HarnessNode
+from infinite_scheduler.testing.manual_clock import START_MS
 from tests.servers.inline import InlineServer
 
 HOUR_MS = DAY_MS // 24
@@ -58,7 +58,7 @@ class Life(Harness):
     def __init__(self, rig: MonthRig, start_ms: int) -> None:
         super().__init__(start_ms=start_ms)
         store = SqlStore(rig.make_database(), self.clock, rig.limits)
-        self._node = Node(self, QUIET, store, [rig.events.append])
+        self._node = HarnessNode(self, QUIET, store, [rig.events.append])
         self.rig = rig
         self.scheduler.app(APP, shards=4)(self.take)
 
@@ -71,7 +71,7 @@ class Life(Harness):
         hours = [*rng.choices(range(9), k=6), *rng.choices(range(200), k=3), *rng.choices(range(1000), k=2)]
         waits = [rng.choices([1, 5, 30, 300], [8, 8, 8, 1], k=rng.choice([0, 0, 0, 1, 2])) for _ in hours]
         dues = [now_ms + hour * HOUR_MS + rng.randrange(HOUR_MS) for hour in hours]
-        jobs = [NewJob(data=wait, at=moment(due_ms)) for due_ms, wait in zip(dues, waits, strict=True)]
+        jobs = [NewJob(data=wait, at=datetime_of(due_ms)) for due_ms, wait in zip(dues, waits, strict=True)]
         for accepted, due_ms, wait in zip(await self.client.schedule_many(APP, jobs), dues, waits, strict=True):
             self.rig.due_ms[accepted.id] = due_ms
             self.rig.last_attempt[accepted.id] = len(wait) + 1

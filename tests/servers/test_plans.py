@@ -10,7 +10,7 @@ from infinite_scheduler.store.sql.job_rows import INSERTED, _inserted
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server.driver import Driver
 from infinite_scheduler.store.sql.server.drivers import server_driver
-from infinite_scheduler.store.sql.server.patience import Patience
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
 from infinite_scheduler.store.sql.statements import NewRow
 from infinite_scheduler.store.sql.tables import SqlApp
 
@@ -53,7 +53,7 @@ def spy(driver: Driver) -> Iterator[Spy]:
     cursor.execute(create_job_table(driver.dialect, TABLE))
     cursor.execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
     driver.dialect.insert_new(cursor, TABLE, INSERTED, [_inserted(row) for row in rows()])
-    driver.begin(cursor, Patience(driver.waits.lock_s))
+    driver.begin(cursor, LockWait(driver.waits.lock_s))
     yield Spy(cursor)
     connection.close()
 

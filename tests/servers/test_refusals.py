@@ -20,7 +20,7 @@ from infinite_scheduler.store import open_store
 from infinite_scheduler.store.sql.server import session
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from tests.servers.node_rig import NodeRig
 from tests.services.databases import connect, execute, kill_connections, kind_of, limited_user
 

@@ -20,9 +20,9 @@ from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.store.sql.tables import DAILY, HOURLY, SPANS, Span, span_of
 from infinite_scheduler.testing import ManualClock, StoreContract
 from infinite_scheduler.testing.store_contract import Bench
-from infinite_scheduler.testing.store_contract.accepting import Accepting
-from infinite_scheduler.testing.store_contract.looking import Looking
-from infinite_scheduler.testing.store_contract.scanning import Scanning
+from infinite_scheduler.testing.store_contract.accepting import AcceptingContract
+from infinite_scheduler.testing.store_contract.looking import LookingContract
+from infinite_scheduler.testing.store_contract.scanning import ScanningContract
 from infinite_scheduler.views.explain import explain
 from tests.contract.test_statements import StatementsContract
 from tests.services.databases import execute
@@ -76,7 +76,7 @@ class TestHourlySqlite(StoreContract):
         return SqlStore(SqliteDatabase(self.path, inline=True), clock, HOURLY_LIMITS)
 
 
-class HourlyServer(Accepting, Scanning, Looking):
+class HourlyServer(AcceptingContract, ScanningContract, LookingContract):
     """What tables have a part in."""
 
     url: str

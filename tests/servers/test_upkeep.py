@@ -15,16 +15,17 @@ from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Upkeep
-from infinite_scheduler.store.sql import door, upkeep
-from infinite_scheduler.store.sql.door import Ask, Standing
-from infinite_scheduler.store.sql.relational import ONCE
+from infinite_scheduler.store.sql import upkeep
+from infinite_scheduler.store.sql.protocol import anybody
+from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
+from infinite_scheduler.store.sql.request_rows import ONCE
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.server import mariadb, postgres
 from infinite_scheduler.store.sql.server import upkeep as server_upkeep
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import CHANGING, TableMaker
+from infinite_scheduler.store.sql.server.table_maker import CHANGING, TableMaker
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp
 from infinite_scheduler.store.sql.upkeep import VERDICT_MS
@@ -88,8 +89,8 @@ async def old_day(session: Session, count: int = 9, status: Status = Status.FAIL
 
 def retry(tx: Statements, key: bytes, due_ms: int = NOW) -> None:
     """What a client's retry is in the store."""
-    wish = Ask(id=key, change=Change.RETRY, app=SMS, key=key, due_ms=due_ms, now_ms=NOW)
-    assert door.ask(tx, [wish], exclusive=False) == {key: Standing.GRANTED}
+    change_request = ChangeRequest(id=key, change=Change.RETRY, app=SMS, key=key, due_ms=due_ms, now_ms=NOW)
+    assert anybody.ask(tx, [change_request], exclusive=False) == {key: RequestState.GRANTED}
 
 
 async def still_there(session: Session, keys: Sequence[bytes]) -> list[bytes]:
@@ -151,13 +152,13 @@ async def test_a_table_that_must_stay_is_looked_through_once_an_hour(
     keys = await old_day(session)
     await session.write(lambda tx: retry(tx, keys[0]))
     looks: list[str] = []
-    look = server_upkeep.ServerKeeper._blocker
+    look = server_upkeep.ServerMaintainer._blocker
 
-    async def noted(self: server_upkeep.ServerKeeper, table: str) -> object:
+    async def noted(self: server_upkeep.ServerMaintainer, table: str) -> object:
         looks.append(table)
         return await look(self, table)
 
-    monkeypatch.setattr(server_upkeep.ServerKeeper, "_blocker", noted)
+    monkeypatch.setattr(server_upkeep.ServerMaintainer, "_blocker", noted)
     for minutes in range(60):
         assert not (await maintained(database, NOW + minutes * 60_000)).dropped
     assert looks == [OLD_TABLE]
@@ -231,7 +232,7 @@ async def test_a_job_that_a_transaction_of_a_user_inserted_late_keeps_its_table(
 ) -> None:
     await old_day(session)
     row = new_row(OLD + 77, shard=2)
-    late = other.session("door").write(lambda tx: door.enqueue(tx, {Shard(SMS, 2): [row]}, NOW))
+    late = other.session("door").write(lambda tx: anybody.enqueue(tx, {Shard(SMS, 2): [row]}, NOW))
     with before_drop(monkeypatch, from_thread(lambda: late)):
         assert not (await maintained(database)).dropped
     assert await still_there(session, [row.key]) == [row.key]
@@ -351,7 +352,7 @@ async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: Se
     claimed = [new_row(idempotency_key=f"k{n}") for n in range(2500)]
     await session.write(lambda tx: tx.claim_keys(SMS, claimed))
     await session.write(
-        lambda tx: tx.write_verdicts({n.to_bytes(16, "big"): True for n in range(2500)}, NOW - VERDICT_MS)
+        lambda tx: tx.write_decisions({n.to_bytes(16, "big"): True for n in range(2500)}, NOW - VERDICT_MS)
     )
     await set_low(session, NOW)
     rounds = await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))
@@ -363,7 +364,7 @@ async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: Se
     assert await still_there(session, later) == later[-1:]
     assert not await session.read(test_sqlite_upkeep.moved)
     assert not await session.read(lambda tx: tx.read_keys(SMS, {f"k{n}" for n in range(2500)}))
-    assert not await session.read(lambda tx: tx.read_verdicts([n.to_bytes(16, "big") for n in range(2500)]))
+    assert not await session.read(lambda tx: tx.read_decisions([n.to_bytes(16, "big") for n in range(2500)]))
 
 
 async def add_counts(session: Session, process: str, ms: int) -> None:
@@ -441,7 +442,7 @@ async def test_heavy_pruning_does_not_hold_up_inserts(
     await set_low(session, NOW)
     waits: list[float] = []
     round_ = asyncio.ensure_future(maintained(database))
-    insert = partial(door.insert, now_ms=NOW)
+    insert = partial(anybody.insert, now_ms=NOW)
     while not round_.done():
         rows = [new_row(NOW + 60_000, shard=1, later=True) for _ in range(10)]
         began = time.monotonic()

@@ -9,10 +9,10 @@ from infinite_scheduler import Failed, Job, NewJob, Scheduler
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import MAX_DUE_MS, Attempt, JobId, JobRecord, JobSpec, Status
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.request_rows import SqlStatements
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.session import Link
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Statements, Update
 from tests.servers.node_rig import APP, NodeRig
 from tests.waiting import until_async

@@ -7,7 +7,7 @@ import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobRecord, Owner, Shard
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import Statements, Update
 

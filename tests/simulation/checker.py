@@ -164,12 +164,12 @@ class Judge:
         )
 
     def _answered(self, event: Event) -> None:
-        number, verdict = event.facts["call"], event.facts["verdict"]
+        number, decision = event.facts["call"], event.facts["verdict"]
         call = self._calls[number]
-        self._verdicts[number] = verdict
-        if verdict == "granted":
+        self._verdicts[number] = decision
+        if decision == "granted":
             self._check_granted(call)
-        elif verdict == "too late":
+        elif decision == "too late":
             self._check_too_late(call)
 
     def _check_granted(self, call: _Call) -> None:

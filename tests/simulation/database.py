@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from greenlet import GreenletExit, greenlet
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from tests.simulation.server import Aborted, Deadlock, Server, State, Transaction, Work

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from infinite_scheduler.errors import PlacesMoved
+from infinite_scheduler.errors import PositionsMoved
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql import inbox
-from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.new_rows import NewRows
 from infinite_scheduler.store.sql.statements import Body, Statements
 from tests.simulation.interleave import Stage
 from tests.simulation.scene import APP, LATER, NOW, promise
@@ -31,7 +31,7 @@ def name_of(play: Scene) -> str:
 def move_blindly(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
     """Move places, whatever they were."""
     for move in moves:
-        tx.move_place(move, now_ms)
+        tx.move_position(move, now_ms)
 
 
 class Undone(Exception):
@@ -51,11 +51,11 @@ def spec(key: str | None = None, digest: bytes = b"same") -> JobSpec:
     return JobSpec(app=APP, scheduled_ms=LATER, payload=b"{}", idempotency_key=key, digest=digest)
 
 
-def batch_of(*specs: JobSpec) -> Batch:
+def batch_of(*specs: JobSpec) -> NewRows:
     def first_shard(app: str, *, urgent: bool) -> int:
         return 0
 
-    return Batch.of(specs, NOW, first_shard, strict=False)
+    return NewRows.of(specs, NOW, first_shard, strict=False)
 
 
 def letter(offset: int = 0) -> DeadLetter:
@@ -94,7 +94,7 @@ def undone(body: Body[object]) -> Body[None]:
 
 
 def resets(seen: int, to: int) -> Body[None]:
-    return lambda tx: inbox.move_places(tx, [Move(source=SOURCE, seen=seen, next=to)], NOW)
+    return lambda tx: inbox.move_positions(tx, [Move(source=SOURCE, seen=seen, next=to)], NOW)
 
 
 def replays(of: DeadLetter, job: JobSpec | None = None) -> Body[Accepted]:
@@ -120,14 +120,14 @@ def jobs(stage: Stage) -> int:
 
 
 def next_of(stage: Stage) -> int:
-    (place,) = stage.look(lambda tx: tx.read_places(None, None))
-    return place.next
+    (position,) = stage.look(lambda tx: tx.read_positions(None, None))
+    return position.next
 
 
 def refused(body: Callable[[], object]) -> bool:
     try:
         body()
-    except PlacesMoved:
+    except PositionsMoved:
         return True
     return False
 

@@ -12,7 +12,7 @@ import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Change, Status, position
-from infinite_scheduler.store.sql.door import Standing
+from infinite_scheduler.store.sql.protocol.anybody import RequestState
 from tests.simulation.interleave import Stage
 from tests.simulation.scene import (
     APP,
@@ -31,6 +31,7 @@ from tests.simulation.scene import (
     as_soon_as,
     asks,
     cancelled,
+    change_request,
     done,
     enqueues,
     fenced,
@@ -54,7 +55,6 @@ from tests.simulation.scene import (
     takes,
     told_the_truth,
     waiting,
-    wish,
 )
 
 
@@ -97,10 +97,10 @@ def a_job_whose_insert_commits_after_the_line_has_passed_it_is_not_lost(stage: S
 @needs("change_holds_lock", "advance_locks_exclusively")
 def a_cancel_that_commits_after_the_line_has_passed_the_job_holds(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
-    asking = stage.begin(asks(wish(key)), stops_before="update_jobs")
+    asking = stage.begin(asks(change_request(key)), stops_before="update_jobs")
     advancing = stage.begin(advances(LATER))
     held = as_soon_as(advancing, lambda: scanned(stage, LINE, LATER), beside=asking)
-    respected(asking.result() is Standing.GRANTED, key, held)
+    respected(asking.result() is RequestState.GRANTED, key, held)
 
 
 @needs("settle_holds_lock", "takeover_locks_exclusively")
@@ -134,7 +134,7 @@ def a_line_that_moves_during_a_takeover_takes_no_shard_back_from_its_next_owner(
 @needs("answer_holds_lock", "takeover_locks_exclusively")
 def a_cancel_that_is_decided_during_a_takeover_holds(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    asked = wish(key)
+    asked = change_request(key)
     stage.do(asks(asked))
     deciding = stage.begin(answers(requests_of(stage)), stops_before="write_verdicts")
     taking = stage.begin(takes())
@@ -232,7 +232,7 @@ def a_job_that_is_tried_again_after_the_line_is_found_there(stage: Stage) -> Non
 @needs("reschedule_writes_entry")
 def a_job_that_its_owner_rescheduled_to_after_the_line_is_found_there(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 1000)))
+    stage.do(asks(change_request(key, Change.RESCHEDULE, LINE + 1000)))
     stage.do(answers(requests_of(stage)))
     stage.do(advances(LATER))
     found(key, scanned(stage, LINE, LATER))
@@ -241,7 +241,7 @@ def a_job_that_its_owner_rescheduled_to_after_the_line_is_found_there(stage: Sta
 @needs("reschedule_writes_entry")
 def a_job_that_its_caller_rescheduled_after_the_line_is_found_there(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
-    stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 5000)))
+    stage.do(asks(change_request(key, Change.RESCHEDULE, LINE + 5000)))
     stage.do(advances(LATER))
     found(key, scanned(stage, LINE, LATER))
 
@@ -249,14 +249,14 @@ def a_job_that_its_caller_rescheduled_after_the_line_is_found_there(stage: Stage
 @needs("reschedule_wakes_owner")
 def a_job_that_its_caller_rescheduled_to_before_the_line_is_not_lost(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
-    stage.do(asks(wish(key, Change.RESCHEDULE, NOW + 5000)))
+    stage.do(asks(change_request(key, Change.RESCHEDULE, NOW + 5000)))
     found(key, named(stage))
 
 
 @needs("stale_row_is_skipped", "stale_entry_is_skipped")
 def a_job_that_was_moved_twice_is_found_at_its_last_moment_only(stage: Stage) -> None:
     key = waiting(stage, LINE + 1000)
-    stage.do(asks(wish(key, Change.RESCHEDULE, LINE + 5000)))
+    stage.do(asks(change_request(key, Change.RESCHEDULE, LINE + 5000)))
     stage.do(lambda tx: tx.insert_entries(APP, [(position(key, LINE + 3000), key)]))  # entries may outlive a move
     stage.do(advances(LATER))
     promise(not scanned(stage, LINE, LINE + 5000), "never early")
@@ -325,7 +325,7 @@ def a_woken_job_before_low_is_found_by_the_next_owner(stage: Stage) -> None:
 @needs("answer_is_fenced")
 def a_former_owner_decides_nothing(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    asked = wish(key)
+    asked = change_request(key)
     stage.do(asks(asked))
     read = requests_of(stage)
     stage.do(takes())
@@ -337,18 +337,18 @@ def a_former_owner_decides_nothing(stage: Stage) -> None:
 @needs("withdrawn_request_is_not_decided")
 def a_cancel_that_was_taken_back_is_not_decided(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    asked = wish(key)
+    asked = change_request(key)
     stage.do(asks(asked))
     read = requests_of(stage)
-    verdict = stage.do(gives_up(asked))
+    decision = stage.do(gives_up(asked))
     stage.do(answers(read))
-    told_the_truth(stage, key, verdict)
+    told_the_truth(stage, key, decision)
 
 
 @needs("decided_request_is_not_withdrawn")
 def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_verdict(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    asked = wish(key)
+    asked = change_request(key)
     stage.do(asks(asked))
     deciding = stage.begin(answers(requests_of(stage)), stops_before="write_verdicts")
     giving_up = stage.begin(gives_up(asked))
@@ -360,21 +360,21 @@ def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_verdict(stage: S
 def a_cancel_holds_at_a_shard_that_was_released_when_its_caller_looked(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(releases())
-    asked = wish(key)
-    assert stage.do(asks(asked)) is Standing.RELEASED
+    asked = change_request(key)
+    assert stage.do(asks(asked)) is RequestState.RELEASED
     stage.do(takes(seen=NOBODY))
     held = loaded(stage)
-    respected(stage.do(asks(asked, exclusive=True)) is Standing.GRANTED, key, held)
+    respected(stage.do(asks(asked, exclusive=True)) is RequestState.GRANTED, key, held)
 
 
 @needs("released_change_locks_exclusively", "takeover_locks_exclusively")
 def a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     stage.do(releases())
-    asking = stage.begin(asks(wish(key), exclusive=True), stops_before="update_jobs")
+    asking = stage.begin(asks(change_request(key), exclusive=True), stops_before="update_jobs")
     taking = stage.begin(takes(seen=NOBODY))
     held = as_soon_as(taking, lambda: loaded(stage), beside=asking)
-    respected(asking.result() is Standing.GRANTED, key, held)
+    respected(asking.result() is RequestState.GRANTED, key, held)
 
 
 # Rule 8: low
@@ -383,7 +383,7 @@ def a_cancel_holds_at_a_released_shard_that_is_taken_meanwhile(stage: Stage) -> 
 @needs("answer_lowers_low")
 def a_job_that_its_owner_rescheduled_to_before_low_is_found_by_the_next_one(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    stage.do(asks(wish(key, Change.RESCHEDULE, LOW - 500)))
+    stage.do(asks(change_request(key, Change.RESCHEDULE, LOW - 500)))
     stage.do(answers(requests_of(stage)))
     stage.do(takes())
     found(key, loaded(stage))
@@ -405,7 +405,7 @@ def a_job_that_is_tried_again_before_low_is_found_by_the_next_owner(stage: Stage
 @needs("reload_waits_for_lock", "answer_holds_lock")
 def a_cancel_whose_answer_was_lost_and_that_commits_after_the_reload_holds(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
-    asked = wish(key)
+    asked = change_request(key)
     stage.do(asks(asked))
     in_doubt = stage.begin(answers(requests_of(stage)), stops_before="write_verdicts")
     reloading = stage.begin(reloads())

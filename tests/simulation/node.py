@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from infinite_scheduler.clock import sleep
-from infinite_scheduler.engine.dispatch import AppPlan
+from infinite_scheduler.engine.dispatcher import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
 from infinite_scheduler.errors import SchedulerError
@@ -17,7 +17,7 @@ from infinite_scheduler.model import Done, Failed, Job, Outcome, Retry
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.sql.store import SqlStore
 from tests.simulation.database import SimDatabase
 from tests.simulation.history import History

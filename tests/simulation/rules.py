@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from infinite_scheduler.engine import answerer, holdings, lane, lease, settler, tenure, window
-from infinite_scheduler.engine.dispatch import Desk
+from infinite_scheduler.engine import answerer, lane, lease, owned_shard, owned_shards, settler, window
+from infinite_scheduler.engine.dispatcher import Dispatcher
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard, priority_of, start_of
-from infinite_scheduler.store.cluster import ShardInfo
-from infinite_scheduler.store.ownership import Claim, Request, Scan, Settled
-from infinite_scheduler.store.sql import door, owner
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.cluster_state import ShardInfo
+from infinite_scheduler.store.ownership import Claim, Request, Scan, SettleResult
+from infinite_scheduler.store.sql.protocol import anybody, owner
+from infinite_scheduler.store.sql.request_rows import SqlStatements
 from infinite_scheduler.store.sql.statements import Statements
 from tests.simulation.altered import (
     AnyAttempt,
@@ -79,7 +79,7 @@ def changed(module: Any, name: str, how: type[Passing]) -> Patch:
     return take_out
 
 
-RULES["insert_holds_lock"] = changed(door, "insert", Unlocked)
+RULES["insert_holds_lock"] = changed(anybody, "insert", Unlocked)
 RULES["settle_holds_lock"] = changed(owner, "settle", Unlocked)
 RULES["answer_holds_lock"] = changed(owner, "answer", Unlocked)
 RULES["advance_locks_exclusively"] = changed(owner, "advance", Unlocked)
@@ -87,13 +87,13 @@ RULES["takeover_locks_exclusively"] = changed(owner, "take", Unlocked)
 RULES["release_locks_exclusively"] = changed(owner, "release", Unlocked)
 RULES["reload_waits_for_lock"] = changed(owner, "reload", Unlocked)
 RULES["every_shard_is_locked"] = changed(owner, "settle", FirstLocked)
-RULES["line_is_read_under_lock"] = changed(door, "insert", Hasty)
+RULES["line_is_read_under_lock"] = changed(anybody, "insert", Hasty)
 RULES["heartbeat_is_read_under_locks"] = changed(owner, "take", Foreseeing)
-RULES["insert_wakes_owner"] = changed(door, "insert", Silent)
-RULES["every_shard_is_woken"] = changed(door, "insert", FirstWoken)
-RULES["reschedule_wakes_owner"] = changed(door, "change_row", Silent)
+RULES["insert_wakes_owner"] = changed(anybody, "insert", Silent)
+RULES["every_shard_is_woken"] = changed(anybody, "insert", FirstWoken)
+RULES["reschedule_wakes_owner"] = changed(anybody, "change_row", Silent)
 RULES["retry_writes_entry"] = changed(owner, "record_outcomes", Unlisted)
-RULES["reschedule_writes_entry"] = changed(door, "write_entries", Unlisted)
+RULES["reschedule_writes_entry"] = changed(anybody, "write_entries", Unlisted)
 RULES["existing_entry_is_ignored"] = changed(owner, "record_outcomes", Particular)
 RULES["answer_lowers_low"] = changed(owner, "answer", Stubborn)
 RULES["retry_lowers_low"] = changed(owner, "settle", Stubborn)
@@ -152,13 +152,13 @@ def asked_with(how: type[Passing], *, at_released: bool) -> Patch:
     """
 
     def take_out(patch: pytest.MonkeyPatch) -> None:
-        ask = door.ask
+        ask = anybody.ask
 
         def careless(tx: Statements, *args: Any, exclusive: bool, **kwargs: Any) -> Any:
             altered: Any = how(tx) if exclusive == at_released else tx
             return ask(altered, *args, exclusive=exclusive, **kwargs)
 
-        patch.setattr(door, "ask", careless)
+        patch.setattr(anybody, "ask", careless)
 
     return take_out
 
@@ -170,19 +170,19 @@ RULES["released_shard_is_checked_again"] = asked_with(Released, at_released=True
 
 @rule("user_transaction_always_wakes")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(door, "enqueue", lambda tx, chunks, now_ms: door.insert(Unlocked(tx), chunks, now_ms))  # type: ignore[arg-type]
+    patch.setattr(anybody, "enqueue", lambda tx, chunks, now_ms: anybody.insert(Unlocked(tx), chunks, now_ms))  # type: ignore[arg-type]
 
 
 @rule("wake_names_every_row")
 def _(patch: pytest.MonkeyPatch) -> None:
-    made = door.wake
-    patch.setattr(door, "wake", lambda shard, keys: made(shard, keys[:1]))
+    made = anybody.wake
+    patch.setattr(anybody, "wake", lambda shard, keys: made(shard, keys[:1]))
 
 
 @rule("requests_are_read_without_cursor")
 def _(patch: pytest.MonkeyPatch) -> None:
     """Wakes are numbered when they are written, and read from the largest number that was seen."""
-    made = door.wake
+    made = anybody.wake
     numbers = itertools.count(1)
     seen = [b""]
 
@@ -197,7 +197,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
         return reading
 
-    patch.setattr(door, "wake", numbered)
+    patch.setattr(anybody, "wake", numbered)
     for kind in (SimStatements, SqlStatements):
         patch.setattr(kind, "read_requests", onwards(kind.read_requests))
 
@@ -218,7 +218,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     async def trusting(self: lane.Lane) -> bool:
         for info in (await self._ownership.beat(renew=False)).shards:
-            held = self.holdings.tenures.get(info.shard)
+            held = self.owned_shards.by_shard.get(info.shard)
             if held is not None and held.scanned:
                 held.cursors = [start_of(max(held.line_ms, info.line_ms))] * len(held.cursors)
         return await advance(self)
@@ -234,7 +234,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         found: list[Job] = []
         steps = [step for of in self._windows.values() for step in of.next_steps(self._clock.wall_ms())]
         for step in steps:
-            end, app = self.holdings.tenures[step.shard].end, step.shard.app
+            end, app = self.owned_shards.by_shard[step.shard].end, step.shard.app
             wanted = Scan(
                 app=app,
                 shards=frozenset({step.shard.number}),
@@ -246,10 +246,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
             found += (await self._ownership.scan(wanted)).jobs
         moved = await advance(self)
         for step in steps:
-            held = self.holdings.tenures[step.shard]
+            held = self.owned_shards.by_shard[step.shard]
             held.cursors = [held.end] * len(held.cursors)
         for job in found:
-            self.holdings.put(job)
+            self.owned_shards.put(job)
         return moved
 
     patch.setattr(lane.Lane, "_advance", scanning_first)
@@ -281,56 +281,56 @@ RULES["answer_in_lane"] = beside(answerer.Answerer)
 
 @rule("low_stays_before_unscanned")
 def _(patch: pytest.MonkeyPatch) -> None:
-    safe_low = tenure.Tenure.safe_low
+    safe_low = owned_shard.OwnedShard.safe_low
 
-    def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
+    def careless(self: owned_shard.OwnedShard, now_ms: int, oldest_ready_ms: int | None) -> int:
         cursors, self.cursors = self.cursors, [self.end] * len(self.cursors)
         try:
             return safe_low(self, now_ms, oldest_ready_ms)
         finally:
             self.cursors = cursors
 
-    patch.setattr(tenure.Tenure, "safe_low", careless)
+    patch.setattr(owned_shard.OwnedShard, "safe_low", careless)
 
 
 @rule("low_stays_before_unsettled.waiting")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Desk, "oldest_waiting_ms", lambda self: None)
+    patch.setattr(Dispatcher, "oldest_waiting_ms", lambda self: None)
 
 
 @rule("low_stays_before_unsettled.handed_over")
 def _(patch: pytest.MonkeyPatch) -> None:
-    safe_low = tenure.Tenure.safe_low
+    safe_low = owned_shard.OwnedShard.safe_low
 
-    def careless(self: tenure.Tenure, now_ms: int, oldest_ready_ms: int | None) -> int:
-        out, self.out = self.out, {}
+    def careless(self: owned_shard.OwnedShard, now_ms: int, oldest_ready_ms: int | None) -> int:
+        out, self.handed_over = self.handed_over, {}
         try:
             return safe_low(self, now_ms, oldest_ready_ms)
         finally:
-            self.out = out
+            self.handed_over = out
 
-    patch.setattr(tenure.Tenure, "safe_low", careless)
+    patch.setattr(owned_shard.OwnedShard, "safe_low", careless)
 
 
 @rule("job_without_room_is_left_to_scan")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tenure.Tenure, "rejoin", lambda self, job: None)
+    patch.setattr(owned_shard.OwnedShard, "leave_to_scan", lambda self, job: None)
 
 
 @rule("smaller_cursor_wins")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def replaced(self: tenure.Tenure, place: bytes) -> None:
+    def replaced(self: owned_shard.OwnedShard, place: bytes) -> None:
         self.cursors[priority_of(place)] = place
 
-    patch.setattr(tenure.Tenure, "rejoin", replaced)
+    patch.setattr(owned_shard.OwnedShard, "leave_to_scan", replaced)
 
 
 @rule("left_to_scan_of_own_priority")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def by_the_first(self: tenure.Tenure, place: bytes) -> None:
+    def by_the_first(self: owned_shard.OwnedShard, place: bytes) -> None:
         self.cursors[0] = min(self.cursors[0], place)
 
-    patch.setattr(tenure.Tenure, "rejoin", by_the_first)
+    patch.setattr(owned_shard.OwnedShard, "leave_to_scan", by_the_first)
 
 
 @rule("left_to_scan_at_due_position")
@@ -338,14 +338,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     put = window.Window.put
 
     def at_its_key(self: window.Window, job: Job) -> bool:
-        found = self.tenures.get(job.shard)
+        found = self.owned_shards.get(job.shard)
         before = found and list(found.cursors)
         if put(self, job):
             return True
         assert found
         assert before
         found.cursors = before
-        found.rejoin(job.key)
+        found.leave_to_scan(job.key)
         return False
 
     patch.setattr(window.Window, "put", at_its_key)
@@ -353,34 +353,34 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("every_shard_is_in_doubt")
 def _(patch: pytest.MonkeyPatch) -> None:
-    written = holdings.Holdings.written
+    written = owned_shards.OwnedShards.written
 
-    async def of_the_first(self: holdings.Holdings, owners: Collection[Shard], call: Any) -> Any:
+    async def of_the_first(self: owned_shards.OwnedShards, owners: Collection[Shard], call: Any) -> Any:
         return await written(self, sorted(owners)[:1], call)
 
-    patch.setattr(holdings.Holdings, "written", of_the_first)
+    patch.setattr(owned_shards.OwnedShards, "written", of_the_first)
 
 
 @rule("takeover_scans_from_low")
 def _(patch: pytest.MonkeyPatch) -> None:
-    load = tenure.Tenure.load
+    load = owned_shard.OwnedShard.load
 
-    def blind(self: tenure.Tenure, grant: Any) -> None:
+    def blind(self: owned_shard.OwnedShard, grant: Any) -> None:
         load(self, grant)
         self.cursors = [start_of(self.line_ms)] * len(self.cursors)
 
-    patch.setattr(tenure.Tenure, "load", blind)
+    patch.setattr(owned_shard.OwnedShard, "load", blind)
 
 
 @rule("takeover_answers_requests_first")
 def _(patch: pytest.MonkeyPatch) -> None:
-    load = tenure.Tenure.load
+    load = owned_shard.OwnedShard.load
 
-    def rude(self: tenure.Tenure, grant: Any) -> None:
+    def rude(self: owned_shard.OwnedShard, grant: Any) -> None:
         load(self, grant)
-        self.greeted = True
+        self.requests_read = True
 
-    patch.setattr(tenure.Tenure, "load", rude)
+    patch.setattr(owned_shard.OwnedShard, "load", rude)
 
 
 @rule("takeover_checks_heartbeat_again")
@@ -401,7 +401,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("off_wheel_before_decision")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def leave_it(self: window.Window, key: bytes, of: tenure.Tenure) -> Any:
+    def leave_it(self: window.Window, key: bytes, of: owned_shard.OwnedShard) -> Any:
         return of.held.get(key)
 
     patch.setattr(window.Window, "take_off", leave_it)
@@ -415,34 +415,34 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("decided_request_is_not_withdrawn")
 def _(patch: pytest.MonkeyPatch) -> None:
-    give_up = door.give_up
-    patch.setattr(door, "give_up", lambda tx, wishes: dict.fromkeys(give_up(tx, wishes)))
+    give_up = anybody.give_up
+    patch.setattr(anybody, "give_up", lambda tx, change_requests: dict.fromkeys(give_up(tx, change_requests)))
 
 
 @rule("doubt_reloads")
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def trusting(self: holdings.Holdings, owners: object, call: Any) -> Any:
+    async def trusting(self: owned_shards.OwnedShards, owners: object, call: Any) -> Any:
         return await call
 
-    patch.setattr(holdings.Holdings, "written", trusting)
+    patch.setattr(owned_shards.OwnedShards, "written", trusting)
 
 
 @rule("reload_keeps_handed_over")
 def _(patch: pytest.MonkeyPatch) -> None:
-    load = tenure.Tenure.load
+    load = owned_shard.OwnedShard.load
 
-    def forgetful(self: tenure.Tenure, grant: Any) -> None:
-        self.out.clear()
+    def forgetful(self: owned_shard.OwnedShard, grant: Any) -> None:
+        self.handed_over.clear()
         load(self, grant)
 
-    patch.setattr(tenure.Tenure, "load", forgetful)
+    patch.setattr(owned_shard.OwnedShard, "load", forgetful)
 
 
 @rule("missed_settle_reloads")
 def _(patch: pytest.MonkeyPatch) -> None:
     settled = settler.Settler._settled
 
-    def trusting(self: settler.Settler, batch: Any, recorded: Settled) -> None:
+    def trusting(self: settler.Settler, batch: Any, recorded: SettleResult) -> None:
         settled(self, batch, msgspec.structs.replace(recorded, missed=frozenset()))
 
     patch.setattr(settler.Settler, "_settled", trusting)
@@ -450,7 +450,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("lapse_stops_firing.last_look")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Desk, "_still_may", lambda self, batch: True)
+    patch.setattr(Dispatcher, "_still_may", lambda self, batch: True)
 
 
 @rule("lapse_stops_firing")
@@ -473,7 +473,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("drain_stops_firing")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tenure.Tenure, "may_fire", property(lambda self: self.doubt is None))
+    patch.setattr(owned_shard.OwnedShard, "may_fire", property(lambda self: self.doubt is None))
 
 
 @rule("drain_waits_for_settles")
@@ -481,9 +481,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     release = lane.Lane._release
 
     async def hasty(self: lane.Lane) -> bool:
-        for held in self.holdings.tenures.values():
+        for held in self.owned_shards.by_shard.values():
             if held.draining:
-                held.out.clear()
+                held.handed_over.clear()
         return await release(self)
 
     patch.setattr(lane.Lane, "_release", hasty)
@@ -492,7 +492,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @rule("held_job_is_not_taken_again.handed_over")
 def _(patch: pytest.MonkeyPatch) -> None:
     def forgetful(self: window.Window, job: Any) -> Any:
-        found = self.tenures.get(job.shard)
+        found = self.owned_shards.get(job.shard)
         return None if found is None or job.key in found.held else found
 
     patch.setattr(window.Window, "_wanted_by", forgetful)
@@ -500,6 +500,6 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("fires_when_due")
 def _(patch: pytest.MonkeyPatch) -> None:
-    tick, next_batch = Desk.tick, Desk._next_batch
-    patch.setattr(Desk, "tick", lambda self, now_ms: tick(self, now_ms + 50))
-    patch.setattr(Desk, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))
+    tick, next_batch = Dispatcher.tick, Dispatcher._next_batch
+    patch.setattr(Dispatcher, "tick", lambda self, now_ms: tick(self, now_ms + 50))
+    patch.setattr(Dispatcher, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))

@@ -16,7 +16,7 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest, StoreUnavailable, Unavailable
 from infinite_scheduler.model import Accepted, Change, JobId, JobSpec, Priority, Shard
-from infinite_scheduler.store.sql import door
+from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.statements import NewRow, Statements
 from infinite_scheduler.store.sql.store import SqlStore
 from tests.simulation.checker import Violation, judge
@@ -300,7 +300,7 @@ class Scenario:
 
         def body(tx: Statements) -> None:
             assert isinstance(tx, SimStatements)
-            door.enqueue(tx, {shard: [NewRow(key, spec, process.wall_ms())]}, process.wall_ms())
+            anybody.enqueue(tx, {shard: [NewRow(key, spec, process.wall_ms())]}, process.wall_ms())
             tx.hold(hold)
 
         async def commit() -> None:
@@ -329,18 +329,18 @@ class Scenario:
         self.calls += 1
         call, due_ms = self.calls, self._due_ms(process) if change is Change.RESCHEDULE else None
         seen_ms = None if change is Change.CANCEL else max(due_ms or 0, process.wall_ms())
-        patience_ms = self.rng.choice((300, 2000, 8000))
+        timeout_ms = self.rng.choice((300, 2000, 8000))
         self.history.add("asked", process.name, key.hex(), call=call, change=str(change), due=seen_ms)
         try:
-            verdict = await store.change(change, key, due_ms=due_ms, app=app, patience_ms=patience_ms)
-            answer = "granted" if verdict.granted else "too late"
+            decision = await store.change(change, key, due_ms=due_ms, app=app, timeout_ms=timeout_ms)
+            answer = "granted" if decision.granted else "too late"
         except StoreUnavailable:
             answer = "unknown"
         except Unavailable:
             answer = "unavailable"
         except InvalidRequest:
             answer = "refused"
-        self.history.add("answered", process.name, key.hex(), call=call, verdict=answer)
+        self.history.add("answered", process.name, key.hex(), call=call, decision=answer)
         if answer == "granted" and seen_ms is not None:
             self.jobs[app].append((key, seen_ms))
 

@@ -17,10 +17,10 @@ from infinite_scheduler.model import (
     shard_of,
     start_of,
 )
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
-from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settled, Settlement, Step
-from infinite_scheduler.store.sql import door, owner
-from infinite_scheduler.store.sql.door import Standing
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
+from infinite_scheduler.store.ownership import Answers, Claim, Grant, Request, Scan, Settlement, SettleResult, Step
+from infinite_scheduler.store.sql.protocol import anybody, owner
+from infinite_scheduler.store.sql.protocol.anybody import RequestState
 from infinite_scheduler.store.sql.statements import Body, NewRow, Statements
 from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.interleave import Act, Stage
@@ -64,29 +64,29 @@ def new_row(due_ms: int, shard: Shard = SHARD) -> NewRow:
     return NewRow(bytes(JobId.make(due_ms, shard.number, Priority.NORMAL)), spec, NOW)
 
 
-def chunks(rows: Sequence[NewRow]) -> door.Chunks:
+def chunks(rows: Sequence[NewRow]) -> anybody.Chunks:
     shards = {Shard(APP, shard_of(row.key)) for row in rows}
     return {shard: [row for row in rows if shard_of(row.key) == shard.number] for shard in sorted(shards)}
 
 
-def inserts(*rows: NewRow) -> Body[door.Inserted]:
-    return lambda tx: door.insert(tx, chunks(rows), NOW)
+def inserts(*rows: NewRow) -> Body[anybody.Inserted]:
+    return lambda tx: anybody.insert(tx, chunks(rows), NOW)
 
 
-def enqueues(*rows: NewRow) -> Body[door.Inserted]:
-    return lambda tx: door.enqueue(tx, chunks(rows), NOW)
+def enqueues(*rows: NewRow) -> Body[anybody.Inserted]:
+    return lambda tx: anybody.enqueue(tx, chunks(rows), NOW)
 
 
-def wish(key: bytes, change: Change = Change.CANCEL, due_ms: int | None = None) -> door.Ask:
-    return door.Ask(id=os.urandom(16), change=change, app=APP, key=key, due_ms=due_ms, now_ms=NOW)
+def change_request(key: bytes, change: Change = Change.CANCEL, due_ms: int | None = None) -> anybody.ChangeRequest:
+    return anybody.ChangeRequest(id=os.urandom(16), change=change, app=APP, key=key, due_ms=due_ms, now_ms=NOW)
 
 
-def asks(asked: door.Ask, *, exclusive: bool = False) -> Body[Standing]:
-    return lambda tx: door.ask(tx, [asked], exclusive=exclusive)[asked.id]
+def asks(asked: anybody.ChangeRequest, *, exclusive: bool = False) -> Body[RequestState]:
+    return lambda tx: anybody.ask(tx, [asked], exclusive=exclusive)[asked.id]
 
 
-def gives_up(asked: door.Ask) -> Body[bool | None]:
-    return lambda tx: door.give_up(tx, [asked])[asked.id]
+def gives_up(asked: anybody.ChangeRequest) -> Body[bool | None]:
+    return lambda tx: anybody.give_up(tx, [asked])[asked.id]
 
 
 def takes(
@@ -112,7 +112,7 @@ def answers(requests: Sequence[Request], by: Owner = OLD) -> Body[Answers]:
     return lambda tx: owner.answer(tx, owners, requests, (), NOW, 8 << 20)
 
 
-def settles(*outcomes: Settlement, exclusive: bool = False) -> Body[Settled | None]:
+def settles(*outcomes: Settlement, exclusive: bool = False) -> Body[SettleResult | None]:
     owners = {outcome.shard: OLD for outcome in outcomes}
     return lambda tx: owner.settle(tx, owners, "n1", outcomes, (), exclusive=exclusive)
 
@@ -194,16 +194,16 @@ def as_soon_as(this: Act[object], then: Callable[[], T], *, beside: Act[object])
 
 def cancelled(stage: Stage, key: bytes) -> bool:
     """Ask until it is decided or the owner must decide, as petitions do; says whether it was granted."""
-    asked = wish(key)
-    standing = stage.do(asks(asked))
-    if standing is Standing.RELEASED:
-        standing = stage.do(asks(asked, exclusive=True))
-    return standing is Standing.GRANTED
+    asked = change_request(key)
+    state = stage.do(asks(asked))
+    if state is RequestState.RELEASED:
+        state = stage.do(asks(asked, exclusive=True))
+    return state is RequestState.GRANTED
 
 
-def granted(stage: Stage, asked: door.Ask) -> bool:
+def granted(stage: Stage, asked: anybody.ChangeRequest) -> bool:
     """Does the caller hear yes from the owner?"""
-    return stage.look(lambda tx: tx.read_verdicts([asked.id])).get(asked.id, False)
+    return stage.look(lambda tx: tx.read_decisions([asked.id])).get(asked.id, False)
 
 
 # Promises
@@ -222,6 +222,6 @@ def fenced(stage: Stage, key: bytes, held: Collection[bytes]) -> None:
     promise(key not in held or record(stage, key).status is Status.PENDING, "nothing settled is handed over")
 
 
-def told_the_truth(stage: Stage, key: bytes, verdict: bool | None) -> None:
+def told_the_truth(stage: Stage, key: bytes, decision: bool | None) -> None:
     """Unavailable (None) means that nothing was and nothing will be decided."""
-    promise((record(stage, key).status is Status.CANCELLED) == bool(verdict), "Unavailable means undecided for good")
+    promise((record(stage, key).status is Status.CANCELLED) == bool(decision), "Unavailable means undecided for good")

@@ -10,8 +10,8 @@ import msgspec
 from greenlet import GreenletExit, getcurrent
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
-from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
@@ -196,14 +196,14 @@ class SimStatements(Statements):
         return deleted
 
     @writes
-    def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> Work[None]:
-        for request, granted in verdicts.items():
+    def write_decisions(self, decisions: Mapping[bytes, bool], now_ms: int) -> Work[None]:
+        for request, granted in decisions.items():
             yield from self.transaction.put("verdicts", request, (granted,))
 
     @reads
-    def read_verdicts(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+    def read_decisions(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
         found = {request: self.transaction.get("verdicts", request) for request in requests}
-        return {request: verdict[0] for request, verdict in found.items() if verdict is not None}
+        return {request: decision[0] for request, decision in found.items() if decision is not None}
 
     @writes
     def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Work[Mapping[str, tuple[bytes, bytes]]]:
@@ -312,14 +312,14 @@ class SimStatements(Statements):
         yield from self.transaction.change("nodes", nonce, gone)
 
     @writes
-    def move_place(self, move: Move, now_ms: int) -> Work[bool]:
+    def move_position(self, move: Move, now_ms: int) -> Work[bool]:
         if move.seen is None:
-            place = Place(source=move.source, next=move.next, topic_id=move.topic_id, moved_ms=now_ms)
+            place = TopicPosition(source=move.source, next=move.next, topic_id=move.topic_id, moved_ms=now_ms)
             return (yield from self.transaction.insert("places", move.source, place))
         return (yield from self.transaction.change("places", move.source, functools.partial(moved, move, now_ms)))
 
     @reads
-    def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
+    def read_positions(self, group: str | None, topic: str | None) -> Sequence[TopicPosition]:
         rows = self.transaction.rows("places")
         found = [rows[source] for source in sorted(rows)]
         return [p for p in found if group in (None, p.source.group) and topic in (None, p.source.topic)]
@@ -374,7 +374,7 @@ class SimStatements(Statements):
         return len(self.transaction.rows("keys"))
 
 
-def moved(move: Move, now_ms: int, place: Place) -> Place:
+def moved(move: Move, now_ms: int, place: TopicPosition) -> TopicPosition:
     """The place after the move, or the same object if it is not as it was seen."""
     if place.next != move.seen:
         return place

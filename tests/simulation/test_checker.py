@@ -62,8 +62,8 @@ class Tale:
     def ask(self, at: float, change: str, due: int | None = None, call: int = 1) -> "Tale":
         return self.tell(at, "asked", "client", JOB, call=call, change=change, due=due)
 
-    def answer(self, at: float, verdict: str, call: int = 1) -> "Tale":
-        return self.tell(at, "answered", "client", JOB, call=call, verdict=verdict)
+    def answer(self, at: float, decision: str, call: int = 1) -> "Tale":
+        return self.tell(at, "answered", "client", JOB, call=call, decision=decision)
 
     def move(self, at: float, who: str, due: int, **row: Any) -> "Tale":
         """A row and its entry in one commit."""

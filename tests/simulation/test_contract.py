@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from tests.contract.test_statements import StatementsContract

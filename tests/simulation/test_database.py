@@ -8,7 +8,7 @@ import pytest
 
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import JobId, JobSpec, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.cluster import ShardInfo
+from infinite_scheduler.store.cluster_state import ShardInfo
 from infinite_scheduler.store.ownership import Request, Scan
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from infinite_scheduler.store.sql.tables import SqlApp

@@ -15,7 +15,7 @@ from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
-from infinite_scheduler.testing.store_contract.ingesting import Ingesting
+from infinite_scheduler.testing.store_contract.ingesting import IngestingContract
 from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
 from tests.simulation.interleave import SimStage, Stage, ThreadStage
 from tests.simulation.scene import Broken, prepare
@@ -28,7 +28,7 @@ class Visitor(Bridge):
     async def close(self) -> None: ...
 
 
-class TestSimulatedInbox(Ingesting):
+class TestSimulatedInbox(IngestingContract):
     @pytest_asyncio.fixture(autouse=True)
     async def database(self) -> AsyncIterator[None]:
         self.bridge = Visitor()
@@ -60,7 +60,7 @@ def test_the_promise_holds(play: Scene, stage: Stage) -> None:
 def test_without_the_compare_and_set_the_promise_is_broken(
     play: Scene, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "move_places", move_blindly)
+    monkeypatch.setattr(inbox, "move_positions", move_blindly)
     with pytest.raises(Broken):
         play(stage)
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.door_parts import DoorParts
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.testing import ManualClock
 
@@ -28,7 +28,7 @@ def parts_of(
         client=all_of_them,
         consumer=all_of_them,
         watch=watch,
-        patience=all_of_them,
+        consumer_thread=all_of_them,
         clock=clock or ManualClock(),
         tell=tell,
     )

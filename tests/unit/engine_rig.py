@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from infinite_scheduler.engine.dispatch import AppPlan
+from infinite_scheduler.engine.dispatcher import AppPlan
 from infinite_scheduler.engine.lane import Lane
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
-from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.handlers.python import PythonHandler
@@ -20,8 +20,8 @@ from infinite_scheduler.model import Accepted, Change, Job, JobRecord, JobSpec, 
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
-from infinite_scheduler.store.accepting import Verdict
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.accepting import Decision
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
@@ -254,7 +254,10 @@ class EngineNode:
             self._rig.dead.add(self.nonce)
         self.engine._stopped = True
         self.engine._gate.held_shut = True  # a place that is free now is not taken any more
-        tasks = [*self.engine._tasks, *(task for desk in self.engine.desks.values() for task in desk._calls.values())]
+        tasks = [
+            *self.engine._tasks,
+            *(task for dispatcher in self.engine.dispatchers.values() for task in dispatcher._calls.values()),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -267,8 +270,8 @@ class EngineNode:
         return self.engine._lanes[0]
 
     @property
-    def tenures(self) -> Sequence[Tenure]:
-        return list(self.lane.holdings.tenures.values())
+    def owned_shards(self) -> Sequence[OwnedShard]:
+        return list(self.lane.owned_shards.by_shard.values())
 
     def handler(self, app: str = APP) -> Recorded:
         handler = next(plan.handler for plan in self.plans if plan.name == app)
@@ -362,10 +365,10 @@ class EngineRig:
     async def pending(self) -> int:
         return len((await self.client.find(Query(status=Status.PENDING, limit=200_000))).records)
 
-    def change(self, change: Change, accepted: Accepted, **options: Any) -> "asyncio.Task[Verdict]":
+    def change(self, change: Change, accepted: Accepted, **options: Any) -> "asyncio.Task[Decision]":
         """Ask for a change from another process."""
         return asyncio.ensure_future(
-            self.client.change(change, accepted.key, app=APP, **{"patience_ms": 15_000, **options})
+            self.client.change(change, accepted.key, app=APP, **{"timeout_ms": 15_000, **options})
         )
 
     def delivered(self, app: str = APP) -> list[bytes]:

@@ -19,9 +19,9 @@ from infinite_scheduler.store.sql.server.address import (
     shown_url,
     write_url,
 )
-from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
+from infinite_scheduler.store.sql.server.driver_arguments import psycopg_arguments, pymysql_arguments, require_driver
 from infinite_scheduler.store.sql.server.java import IGNORED, REFUSED
-from infinite_scheduler.store.sql.server.options import OWN, SHARED, Kind
+from infinite_scheduler.store.sql.server.url_options import OWN, SHARED, Kind
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)

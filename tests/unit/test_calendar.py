@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from infinite_scheduler.errors import InvalidTime
-from infinite_scheduler.model import MAX_DUE_MS, moment
+from infinite_scheduler.model import MAX_DUE_MS, datetime_of
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -107,15 +107,15 @@ def test_a_time_that_comes_twice_is_the_first_unless_a_datetime_asks_for_the_sec
 
 @given(MOMENTS, ZONES, st.sampled_from("T "), st.integers(-1_439, 1_439))
 def test_a_moment_with_an_offset_comes_back_exactly(ms: int, zone: ZoneInfo, between: str, offset: int) -> None:
-    aware = moment(ms).astimezone(timezone(timedelta(minutes=offset)))
+    aware = datetime_of(ms).astimezone(timezone(timedelta(minutes=offset)))
     assert parse(aware, zone) == ms
     assert parse(aware.isoformat(between, timespec="milliseconds"), zone) == ms
-    assert parse(moment(ms).isoformat(between).replace("+00:00", "Z"), zone) == ms
+    assert parse(datetime_of(ms).isoformat(between).replace("+00:00", "Z"), zone) == ms
 
 
 @given(MOMENTS, ZONES)
 def test_a_moment_written_in_the_zone_comes_back_or_is_the_first_of_two(ms: int, zone: ZoneInfo) -> None:
-    local = moment(ms).astimezone(zone)
+    local = datetime_of(ms).astimezone(zone)
     first = parse(local.replace(fold=0))
     naive = local.replace(tzinfo=None)
     assert parse(naive, zone) == ms
@@ -135,7 +135,7 @@ def test_a_moment_written_in_the_zone_comes_back_or_is_the_first_of_two(ms: int,
 
 @given(st.datetimes(datetime(1971, 1, 1)), ZONES)  # noqa: DTZ001
 def test_a_naive_datetime_never_becomes_a_moment_before_it(naive: datetime, zone: ZoneInfo) -> None:
-    read = moment(parse(naive, zone)).astimezone(zone).replace(tzinfo=None)
+    read = datetime_of(parse(naive, zone)).astimezone(zone).replace(tzinfo=None)
     assert naive <= read
     assert read - naive < timedelta(hours=2)
 
@@ -281,7 +281,7 @@ def test_any_datetime_is_read_or_refused_as_an_invalid_time(value: datetime) -> 
         assert value.year <= 1970
     else:
         aware = value if value.tzinfo else value.replace(tzinfo=BERLIN)
-        assert timedelta(0) <= moment(ms) - aware.astimezone(UTC) < timedelta(milliseconds=1) or not value.tzinfo
+        assert timedelta(0) <= datetime_of(ms) - aware.astimezone(UTC) < timedelta(milliseconds=1) or not value.tzinfo
 
 
 @pytest.mark.parametrize(

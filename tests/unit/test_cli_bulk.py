@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.cli.bulk import BATCH, BATCH_BYTES, Bulk, Line, _batches, _lines
+from infinite_scheduler.cli.bulk import BATCH, BATCH_BYTES, Bulk, InputLine, _batches, _lines
 from infinite_scheduler.cli.output import Output
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import InvalidRequest, KeyConflict, StoreUnavailable
 from infinite_scheduler.model import Accepted, JobId, JobSpec
@@ -21,11 +21,11 @@ def bulk() -> Bulk:
     return Bulk("sms", load_settings(environ={}, overrides={"limits.payload": "100B"}), NOW)
 
 
-def read(text: str | bytes) -> list[Line]:
+def read(text: str | bytes) -> list[InputLine]:
     return list(bulk()._read(io.BytesIO(text.encode() if isinstance(text, str) else text)))
 
 
-def specs(lines: Iterable[Line]) -> list[JobSpec]:
+def specs(lines: Iterable[InputLine]) -> list[JobSpec]:
     return [line.spec for line in lines if line.spec is not None]
 
 
@@ -80,8 +80,8 @@ def test_a_line_that_is_too_long_is_never_held_in_memory() -> None:
     ]
 
 
-def line(size: int) -> Line:
-    return Line(1, JobSpec(app="sms", scheduled_ms=0, payload=bytes(size)))
+def line(size: int) -> InputLine:
+    return InputLine(1, JobSpec(app="sms", scheduled_ms=0, payload=bytes(size)))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_a_line_whose_key_the_store_holds_is_skipped_and_reported_once(
     client, file, jobs, out = Keyholder(), held_in(2500, 1500), bulk(), Output(as_json=True)
     asked: Any = client
     await jobs.check(file, out, skip_bad=True, client=asked)
-    await jobs.commit(Session(asked, out, load_settings(environ={})), file, skip_bad=True)
+    await jobs.commit(StoreSession(asked, out, load_settings(environ={})), file, skip_bad=True)
     assert [json.loads(told)["line"] for told in capsys.readouterr().err.splitlines()] == [1500]
     assert client.accepted == [str(number).encode() for number in range(1, 2501) if number != 1500]
 
@@ -159,7 +159,7 @@ async def commit(client: Any, *, skip_bad: bool) -> None:
     settings = load_settings(environ={})
     out = Output(as_json=True)
     await jobs.check(file, out, skip_bad=skip_bad)
-    await jobs.commit(Session(client, out, settings), file, skip_bad=skip_bad)
+    await jobs.commit(StoreSession(client, out, settings), file, skip_bad=skip_bad)
 
 
 async def test_what_is_durable_is_answered_for_although_a_later_job_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,4 +185,4 @@ async def test_a_batch_that_was_refused_is_not_in_doubt(capsys: pytest.CaptureFi
 def test_a_file_that_changes_while_it_is_read_is_refused() -> None:
     jobs = bulk()
     with pytest.raises(InvalidRequest, match="line 4 has changed"):
-        list(jobs._again(iter([Line(4, None, "bad")])))
+        list(jobs._again(iter([InputLine(4, None, "bad")])))

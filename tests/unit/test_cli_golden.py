@@ -18,11 +18,11 @@ from rich.console import Console
 
 from infinite_scheduler.cli import cluster, dlq, ingest, jobs, schedule
 from infinite_scheduler.cli.output import Output
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.ingest.status import Change, PartitionStatus, TopicStatus
+from infinite_scheduler.ingest.status import PartitionStatus, PositionChange, TopicStatus
 from infinite_scheduler.model import (
     Accepted,
     Attempt,
@@ -36,8 +36,8 @@ from infinite_scheduler.model import (
     Status,
     new_key,
 )
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, Sample, ShardInfo, View
-from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Place, Source
+from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Source, TopicPosition
 from infinite_scheduler.store.looking import Found, Survey
 from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.testing import ManualClock
@@ -170,7 +170,7 @@ READY = TopicStatus(
     state="stable",
     members=("n1", "n2", "n1"),
     partitions=(
-        PartitionStatus(partition=0, place=1_200, moved_ms=NOW - 2500, committed=1_100, earliest=5, end=3_000),
+        PartitionStatus(partition=0, position=1_200, moved_ms=NOW - 2500, committed=1_100, earliest=5, end=3_000),
         PartitionStatus(partition=1, earliest=0, end=0),
     ),
     letters={"sent": 2, "unsent": 1_000},
@@ -179,7 +179,7 @@ READY = TopicStatus(
 AWAY = TopicStatus(topic="jobs", group="readers", servers="kafka:9092", problems=("no broker answers at kafka:9092",))
 UNTOLD = msgspec.structs.replace(READY, members=None, state=None, dlq_topic=None, letters={}, notes=())
 CHANGES = tuple(
-    Change(Move(source=Source("readers", "jobs", number), seen=seen, next=to), 5, 3000)
+    PositionChange(Move(source=Source("readers", "jobs", number), seen=seen, next=to), 5, 3000)
     for number, (seen, to) in enumerate([(1200, 5), (None, 5), (1200, 3000)])
 )
 
@@ -198,9 +198,9 @@ class FakeInbox:
     async def letter(self, letter_id: str) -> DeadLetter | None:
         return self._letters.get(letter_id)
 
-    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
+    async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
         del group, topic
-        return [Place(source=Source("others", "late", 0), next=3, topic_id=None, moved_ms=NOW)]
+        return [TopicPosition(source=Source("others", "late", 0), next=3, topic_id=None, moved_ms=NOW)]
 
     async def reset(self, moves: Sequence[Move]) -> None:
         assert moves
@@ -274,24 +274,24 @@ async def look(config: Any, _: object) -> TopicStatus:
     return {"untold": UNTOLD, "away": AWAY}.get(config.topic, READY)
 
 
-async def plan_reset(*_: object) -> Sequence[Change]:
+async def plan_reset(*_: object) -> Sequence[PositionChange]:
     return CHANGES
 
 
 # Commands
 
 
-Command = Callable[[Session], Awaitable[int | None]]
+Command = Callable[[StoreSession], Awaitable[int | None]]
 SPEC = JobSpec(app="sms", scheduled_ms=NOW, payload=b"1")
 WITH_KEY = msgspec.structs.replace(SPEC, idempotency_key="k")
 ALL_LETTERS = [letter.id for letter in LETTERS]
 
 
-def listed(session: Session) -> Awaitable[None]:
+def listed(session: StoreSession) -> Awaitable[None]:
     return jobs.list_jobs(session, {}, 3, None)
 
 
-def letters_listed(session: Session) -> Awaitable[None]:
+def letters_listed(session: StoreSession) -> Awaitable[None]:
     return dlq.list_letters(session, dlq.read_filters(session, topic=None, group=None, state=None, before=None), 3)
 
 
@@ -344,7 +344,7 @@ def known_world() -> Iterator[None]:
     """The clock stands still, and no broker is asked."""
     clock = ManualClock(NOW)
     with (
-        mock.patch("infinite_scheduler.cli.session.SystemClock", return_value=clock),
+        mock.patch("infinite_scheduler.cli.store_session.SystemClock", return_value=clock),
         mock.patch("infinite_scheduler.cli.dlq.Replayer", FakeReplayer),
         mock.patch("infinite_scheduler.cli.ingest.look", look),
         mock.patch("infinite_scheduler.cli.ingest.plan_reset", plan_reset),
@@ -362,7 +362,7 @@ def printed(name: str, mode: str) -> str:
             out.console = out.errors = Console(
                 file=text, width=100, force_terminal=True, color_system="standard", highlight=False, _environ={}
             )
-        code = asyncio.run(_ended(command(Session(cast("Client", client), out, Settings()))))
+        code = asyncio.run(_ended(command(StoreSession(cast("Client", client), out, Settings()))))
     return text.getvalue().replace("\x1b", "ESC") + (f"exit code {code}\n" if code else "") + "."
 
 

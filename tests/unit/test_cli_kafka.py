@@ -12,7 +12,7 @@ from infinite_scheduler.cli import dlq
 from infinite_scheduler.cli.run import run
 from infinite_scheduler.client import Client
 from infinite_scheduler.kafka import admin as admin_module
-from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Place, Source, new_letter_id
+from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, TopicPosition, new_letter_id
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from tests.services.topics import write
 
@@ -84,13 +84,13 @@ class Desk:
         letter: DeadLetter = self.in_store(lambda client: client.inbox.letter(letter_id))
         return letter.state
 
-    def place(self, following: int, partition: int = 0) -> None:
+    def position(self, following: int, partition: int = 0) -> None:
         move = Move(source=Source("readers", "jobs", partition), seen=None, next=following)
         self.in_store(lambda client: client.inbox.reset([move]))
 
-    def places(self) -> list[tuple[int, int]]:
-        found: Sequence[Place] = self.in_store(lambda client: client.inbox.places())
-        return [(place.source.partition, place.next) for place in found]
+    def positions(self) -> list[tuple[int, int]]:
+        found: Sequence[TopicPosition] = self.in_store(lambda client: client.inbox.positions())
+        return [(position.source.partition, position.next) for position in found]
 
 
 @pytest.fixture(autouse=True)
@@ -301,12 +301,12 @@ def test_all_are_replayed_only_with_a_yes(desk: Desk, monkeypatch: pytest.Monkey
 
 def test_offsets_are_listed_by_the_store_although_no_broker_answers(desk: Desk) -> None:
     assert "nothing has been read" in desk("ingest", "offsets").err
-    desk.place(7, 2)
+    desk.position(7, 2)
     ended = desk("ingest", "offsets")
     assert ended.code == 0
     assert "is it running there?" in ended.err
     (line,) = desk("ingest", "offsets", "--json").lines
-    assert (line["group"], line["topic"], line["partition"], line["place"]) == ("readers", "jobs", 2, 7)
+    assert (line["group"], line["topic"], line["partition"], line["position"]) == ("readers", "jobs", 2, 7)
     assert (line["end"], line["lag"]) == (None, None)
 
 
@@ -322,7 +322,7 @@ def test_a_topic_that_cannot_be_read_is_not_ready(desk: Desk) -> None:
 def test_status_and_offsets_have_what_kafka_knows(desk_with_kafka: Desk, mock_kafka: str) -> None:
     desk = desk_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 1500, partition=1)
-    desk.place(300, 1)
+    desk.position(300, 1)
     ended = desk("ingest", "status")
     assert ended.code == 0
     assert "1,200" in ended.out
@@ -334,23 +334,23 @@ def test_status_and_offsets_have_what_kafka_knows(desk_with_kafka: Desk, mock_ka
 def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = desk_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 5, partition=1)
-    desk.place(4, 1)
-    wish = ("ingest", "offsets", "--reset", "jobs:1=1")
-    ended = desk(*wish)
-    assert (ended.code, desk.places()) == (2, [(1, 4)])
+    desk.position(4, 1)
+    reset = ("ingest", "offsets", "--reset", "jobs:1=1")
+    ended = desk(*reset)
+    assert (ended.code, desk.positions()) == (2, [(1, 4)])
     assert "jobs:1 of group readers: from 4 to 1: 3 messages will be read again" in ended.err
     assert "unless their idempotency key is still remembered" in ended.err
     assert "add --yes" in ended.error
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert (desk(*wish).code, desk.places()) == (1, [(1, 4)])
+    assert (desk(*reset).code, desk.positions()) == (1, [(1, 4)])
     monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
-    assert (desk(*wish).code, desk.places()) == (0, [(1, 1)])
+    assert (desk(*reset).code, desk.positions()) == (0, [(1, 1)])
     (line,) = desk("ingest", "offsets", "--reset", "jobs:1=latest", "--yes", "--json").lines
     assert (line["from"], line["to"], line["end"]) == (1, 5, 5)
     ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--reset", "jobs=latest", "--yes")
     assert ended.error == "partition 1 of topic 'jobs' is reset twice: leave one of them out"
-    assert desk.places() == [(1, 5)]
+    assert desk.positions() == [(1, 5)]
     plan = desk("ingest", "offsets", "--reset", "jobs:0=0", "--reset", "jobs:1=4").err
     assert "jobs:0 of group readers: from nowhere to 0: nothing changes" in plan
     assert "jobs:1 of group readers: from 5 to 4: 1 message will be read again" in plan
@@ -362,14 +362,14 @@ def test_a_reset_is_planned_again_while_somebody_reads_on(
 ) -> None:
     desk = desk_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 50, partition=1)
-    desk.place(4, 1)
+    desk.position(4, 1)
     reset, left = SqlInbox.reset, [moves]
 
     async def busy(self: SqlInbox, wanted: Sequence[Move]) -> None:
         if left[0]:
             left[0] -= 1
-            (place,) = await self.places()
-            await reset(self, [Move(source=place.source, seen=place.next, next=place.next + 1)])
+            (position,) = await self.positions()
+            await reset(self, [Move(source=position.source, seen=position.next, next=position.next + 1)])
         await reset(self, wanted)
 
     monkeypatch.setattr(SqlInbox, "reset", busy)
@@ -377,9 +377,9 @@ def test_a_reset_is_planned_again_while_somebody_reads_on(
     monkeypatch.undo()
     if moves == 3:
         (line,) = ended.lines
-        assert (line["from"], line["to"], desk.places()) == (7, 2, [(1, 2)])
+        assert (line["from"], line["to"], desk.positions()) == (7, 2, [(1, 2)])
     else:
-        assert (ended.code, desk.places()) == (4, [(1, 14)])
+        assert (ended.code, desk.positions()) == (4, [(1, 14)])
         assert "nothing was changed: stop the nodes of the group, or try again" in ended.err
 
 

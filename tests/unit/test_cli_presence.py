@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler.cli.presence import check_there
+from infinite_scheduler.cli.store_exists import check_there
 from infinite_scheduler.config import load_settings
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.sync_client import SyncClient

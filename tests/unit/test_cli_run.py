@@ -24,7 +24,7 @@ KINDS = [
     (errors.UnknownNode, "not_found", 3),
     (errors.UnknownLetter, "not_found", 3),
     (errors.TooLate, "too_late", 4),
-    (errors.PlacesMoved, "too_late", 4),
+    (errors.PositionsMoved, "too_late", 4),
     (errors.Unavailable, "unavailable", 5),
     (errors.StoreUnavailable, "unavailable", 5),
     (errors.StoreBusy, "unavailable", 5),
@@ -64,7 +64,7 @@ def test_an_error_ends_a_command_with_the_code_of_its_kind(
     def refuse(*_: object) -> int:
         raise errors.TooLate("it is done")
 
-    monkeypatch.setattr("infinite_scheduler.cli.session.ask", refuse)
+    monkeypatch.setattr("infinite_scheduler.cli.store_session.ask", refuse)
     assert run(["nodes"]) == 4
     assert capsys.readouterr().err == "error: it is done\n"
 
@@ -116,7 +116,7 @@ def test_an_error_that_nobody_expected_is_one_line_with_a_hint(
     def explode(*_: object) -> int:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("infinite_scheduler.cli.session.ask", explode)
+    monkeypatch.setattr("infinite_scheduler.cli.store_session.ask", explode)
     assert run(["nodes"]) == 1
     told = capsys.readouterr().err
     assert told == "error: unexpected RuntimeError: boom; run the command again with --debug to see where\n"
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("infinite_scheduler.cli.session.ask", interrupt)
+    monkeypatch.setattr("infinite_scheduler.cli.store_session.ask", interrupt)
     assert run(["nodes"]) == 130
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from infinite_scheduler.config import (
-    ExpireAfter,
+    ExpireAfterSettings,
     KafkaApp,
     PythonApp,
     Settings,
@@ -26,10 +26,10 @@ from infinite_scheduler.config import (
     parse_size,
     settings_at,
 )
-from infinite_scheduler.config.store import StoreSettings
+from infinite_scheduler.config.store_settings import StoreSettings
 from infinite_scheduler.config.values import read_duration
 from infinite_scheduler.errors import ConfigError, InvalidRequest
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.model import MAX_DUE_MS
 from infinite_scheduler.store.sql.limits import SqlLimits
@@ -158,7 +158,7 @@ class TestEnvironment:
         )
         app = settings.apps["sms_retry"]
         assert app.retry.delays == (timedelta(seconds=1), timedelta(seconds=2))
-        assert app.misfire == ExpireAfter(expire_after=timedelta(minutes=3))
+        assert app.misfire == ExpireAfterSettings(expire_after=timedelta(minutes=3))
         assert settings.log.modules == {"infinite_scheduler.engine": "debug"}
 
     def test_words_and_tables_reach_a_setting_that_takes_both(self) -> None:
@@ -166,7 +166,7 @@ class TestEnvironment:
         word = load(environ={**function, "INFINITE_SCHEDULER_APPS__A__MISFIRE": "skip"})
         table = load(environ={**function, "INFINITE_SCHEDULER_APPS__A__MISFIRE__EXPIRE_AFTER": "90"})
         assert word.apps["a"].misfire == "skip"
-        assert table.apps["a"].misfire == ExpireAfter(expire_after=timedelta(seconds=90))
+        assert table.apps["a"].misfire == ExpireAfterSettings(expire_after=timedelta(seconds=90))
 
     def test_numbers_are_read_from_text(self) -> None:
         settings = load(
@@ -878,7 +878,7 @@ class TestAccepted:
         for misfire, read in {"fire_now": "fire_now", "skip": "skip"}.items():
             assert load({"apps.a": {**APP, "misfire": misfire}}).apps["a"].misfire == read
         table = load({"apps.a": {**APP, "misfire": {"expire_after": "10m"}}})
-        assert table.apps["a"].misfire == ExpireAfter(expire_after=timedelta(minutes=10))
+        assert table.apps["a"].misfire == ExpireAfterSettings(expire_after=timedelta(minutes=10))
 
     def test_exceptions_by_name(self) -> None:
         names = ["OSError", "TimeoutError", "shop.errors:Busy", "shop:Outer.Inner"]

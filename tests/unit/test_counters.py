@@ -21,11 +21,11 @@ def told(*happened: events.Event) -> Counters:
 
 def test_what_happens_to_jobs_is_counted_per_app() -> None:
     apps = told(
-        events.Accepted(app="shop", count=5, repeated=2),
-        events.Accepted(app="sms", count=1),
+        events.JobsAccepted(app="shop", count=5, repeated=2),
+        events.JobsAccepted(app="sms", count=1),
         events.HandedOver(app="shop", lateness_ms=[0, 3, 900]),
-        events.Settled(app="shop", counts={"done": 2, "failed": 1}),
-        events.Settled(app="shop", counts={"done": 1, "retried": 4, "expired": 1, "cancelled": 2}),
+        events.JobsSettled(app="shop", counts={"done": 2, "failed": 1}),
+        events.JobsSettled(app="shop", counts={"done": 1, "retried": 4, "expired": 1, "cancelled": 2}),
         events.AttemptFailed(app="shop", job_id="x", attempt=1, error="e", request_id=None, next_due_ms=None),
         events.Early(app="shop", count=1),
         events.Swept(app="shop", count=7, job_ids=["a"]),
@@ -137,7 +137,7 @@ def test_gauges_are_read_when_somebody_looks() -> None:
 
 
 def test_a_snapshot_is_plain_data() -> None:
-    counters = told(events.Accepted(app="shop", count=5), events.ShardsTaken(shards=SHARDS))
+    counters = told(events.JobsAccepted(app="shop", count=5), events.ShardsTaken(shards=SHARDS))
     assert msgspec.json.decode(msgspec.json.encode(counters.snapshot())) == counters.snapshot()
 
 
@@ -154,7 +154,7 @@ def test_nothing_is_missed_when_several_threads_tell() -> None:
     def tell() -> None:
         start.wait(10)
         for _ in range(2_000):
-            counters(events.Settled(app="shop", counts={"done": 1}))
+            counters(events.JobsSettled(app="shop", counts={"done": 1}))
 
     threads = [threading.Thread(target=tell) for _ in range(4)]
     for thread in threads:

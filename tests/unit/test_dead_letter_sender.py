@@ -10,8 +10,8 @@ import pytest
 
 from infinite_scheduler.errors import SendError, StoreUnavailable
 from infinite_scheduler.ingest import dead_letters
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.dead_letters import LEFT_MS, LOOK_MS, LOST_MS, DeadLetterSender
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.producer import Record
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
@@ -23,8 +23,8 @@ from infinite_scheduler.store.inbox import (
     Letters,
     LetterState,
     Move,
-    Place,
     Source,
+    TopicPosition,
     new_letter_id,
 )
 from infinite_scheduler.testing import ManualClock
@@ -98,7 +98,7 @@ class FakeInbox(Inbox):
     ) -> Sequence[Accepted]:
         raise NotImplementedError
 
-    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
+    async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
         raise NotImplementedError
 
     async def reset(self, moves: Sequence[Move]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.door import ROUND_MS, TopicDoor
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
 from infinite_scheduler.kafka.partition import Partition
 from infinite_scheduler.testing import ManualClock
 from tests.unit.test_group_member import Kafka, Message
@@ -51,14 +51,14 @@ class Bench:
         self.kafka, self.inbox = Kafka(), SlowInbox()
         self.clock: ManualClock = self.kafka.clock
         config = KafkaIngestConfig(topic="jobs", max_poll_records=1)
-        self.strain = 0.0
+        self.saturation = 0.0
         self.door = TopicDoor(
             config,
             self.inbox,  # type: ignore[arg-type]
             {},
             self.clock,
             lambda event: None,
-            strain=lambda: self.strain,
+            saturation=lambda: self.saturation,
         )
         self.consumer = self.door._consumer
         self.door._client._client = self.kafka  # type: ignore[assignment]
@@ -79,7 +79,7 @@ class Bench:
 async def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     made = Bench(monkeypatch)
     yield made
-    made.door._patience.close()
+    made.door._thread.close()
 
 
 async def test_the_next_messages_are_read_while_the_store_writes(bench: Bench) -> None:
@@ -109,7 +109,7 @@ async def test_a_partition_that_was_let_go_meanwhile_is_read_again_behind_all_th
     bench.arrive(0, 1, 2, 3)
     taking = asyncio.create_task(bench.door._take_what_comes())
     await until_async(lambda: bench.left == 0)
-    await bench.door._patience.call(lambda: bench.consumer.drop([bench.share]))  # as when the store takes long
+    await bench.door._thread.call(lambda: bench.consumer.drop([bench.share]))  # as when the store takes long
     bench.arrive(2, 3, 4)  # what would come if it were read from its place
     bench.inbox.let.set()
     await taking
@@ -159,7 +159,7 @@ async def test_a_door_that_keeps_up_reads_nothing_ahead(bench: Bench, monkeypatc
 
 async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3)
-    bench.strain = 1.0
+    bench.saturation = 1.0
     taking = asyncio.create_task(bench.door._take_what_comes())
     await until_async(lambda: bench.inbox.begun == 1 and bench.left == 0)
     bench.clock.advance(100)  # so long the store takes
@@ -167,7 +167,7 @@ async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Benc
     await until_async(lambda: bench.inbox.taken)
     await asyncio.sleep(0.05)
     assert bench.inbox.begun == 1
-    bench.strain = 0.0
+    bench.saturation = 0.0
     bench.clock.advance(20)
     await taking
     assert bench.inbox.taken == [(0, 2), (2, 4)]
@@ -175,12 +175,12 @@ async def test_a_door_rests_between_batches_while_its_node_is_behind(bench: Benc
 
 async def test_a_door_that_is_stopped_while_it_rests_takes_no_more(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3)
-    bench.strain = 1.0
+    bench.saturation = 1.0
     taking = asyncio.create_task(bench.door._take_what_comes())
     await until_async(lambda: bench.inbox.begun == 1 and bench.left == 0)
     bench.clock.advance(100)
     bench.inbox.let.set()
     await until_async(lambda: bench.inbox.taken)
-    bench.door._patience.stop()
+    bench.door._thread.stop()
     await taking
     assert bench.inbox.taken == [(0, 2)]

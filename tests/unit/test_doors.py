@@ -32,10 +32,10 @@ class Door:
         *,
         max_payload: int,
         zone: ZoneInfo,
-        strain: Callable[[], float],
+        saturation: Callable[[], float],
     ) -> None:
         self.config, self.inbox, self.handlers = config, inbox, handlers
-        self.max_payload, self.zone, self.strain = max_payload, zone, strain
+        self.max_payload, self.zone, self.saturation = max_payload, zone, saturation
         self.is_running = self.ready = False
         self.lag = {0: 7, 1: None}
         Door.made.append(self)
@@ -110,17 +110,17 @@ async def test_a_door_is_told_what_it_needs(doors: list[Door]) -> None:
         assert [config.topic for config in scheduler.ingests] == ["one"]
         assert (door.max_payload, door.zone) == (99, ZoneInfo("Asia/Dhaka"))
         assert list(door.handlers) == ["sms"]
-        assert await door.inbox.places() == []
+        assert await door.inbox.positions() == []
         with pytest.raises(InvalidPayload, match="to is required in jobData"):
             door.handlers["sms"].check({})
 
 
 async def test_a_door_hears_how_far_its_node_is_behind(doors: list[Door], monkeypatch: pytest.MonkeyPatch) -> None:
     async with node("one"):
-        assert doors[0].strain() < 1
-        monkeypatch.setattr("infinite_scheduler.engine.lane.Lane.strain", 3.0)
-        assert doors[0].strain() == 3
-    assert doors[0].strain() == 0
+        assert doors[0].saturation() < 1
+        monkeypatch.setattr("infinite_scheduler.engine.lane.Lane.saturation", 3.0)
+        assert doors[0].saturation() == 3
+    assert doors[0].saturation() == 0
 
 
 async def test_what_doors_do_can_be_seen(doors: list[Door]) -> None:

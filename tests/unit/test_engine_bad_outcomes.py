@@ -8,7 +8,7 @@ import pytest
 from infinite_scheduler import Failed, HandlerError, InvalidRequest, Job, Retry, RetryPolicy, Status
 from infinite_scheduler.engine import lane
 from infinite_scheduler.store.ownership import Settlement
-from infinite_scheduler.store.sql import owner
+from infinite_scheduler.store.sql.protocol import owner
 from infinite_scheduler.testing import Harness
 
 

@@ -222,18 +222,18 @@ async def test_a_shard_stays_until_it_is_read_what_a_death_left_behind_in_it() -
         await second.crash(proven=False)
         await world.advance(6000)
         third = await world.node("n3").app().start()
-        enter = first.lane.holdings.enter
+        enter = first.lane.owned_shards.enter
 
         def stick(grants: Sequence[Grant]) -> None:
             enter(grants)
             first.wire.lanes_go_on.clear()  # and so nothing is read of them
 
-        first.lane.holdings.enter = stick  # type: ignore[method-assign]
+        first.lane.owned_shards.enter = stick  # type: ignore[method-assign]
         await world.until(lambda: first.told_of(events.ShardsTaken)[-1].unclean)
-        left_behind = [tenure for tenure in first.tenures if tenure.careful_ms > 0]
+        left_behind = [owned for owned in first.owned_shards if owned.suspect_until_ms > 0]
         await world.advance(3000)
         assert left_behind
-        assert not any(tenure.draining for tenure in left_behind)
+        assert not any(owned.draining for owned in left_behind)
         first.wire.lanes_go_on.set()
         await world.advance(30_000)
         assert shares(first, third) == [4, 4]
@@ -335,7 +335,7 @@ async def test_a_node_owns_only_what_it_has_a_handler_for() -> None:
         mail = await world.node("mail").app("mail").start()
         both = await world.node("both").app("mail").app("sms").start()
         await world.advance(10_000)
-        owned = Counter((n.name, t.shard.app) for n in (mail, both) for t in n.tenures)
+        owned = Counter((n.name, t.shard.app) for n in (mail, both) for t in n.owned_shards)
         assert owned == {("mail", "mail"): 2, ("both", "mail"): 2, ("both", "sms"): 4}
 
 

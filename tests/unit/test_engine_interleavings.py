@@ -56,7 +56,7 @@ async def test_a_wake_that_was_consumed_before_a_crash_is_not_lost() -> None:
         first = await world.node("n1").app().start()
         await world.advance(10_000)
         (accepted,) = await world.add(2000)
-        await world.until(lambda: any(accepted.key in t.held for t in first.tenures))
+        await world.until(lambda: any(accepted.key in t.held for t in first.owned_shards))
         await first.crash()
         await world.node("n2").app().start()
         await world.advance(3000)
@@ -67,9 +67,9 @@ async def test_a_job_from_before_low_that_was_woken_is_found_after_a_crash() -> 
     async with rig() as world:
         first = await world.node("n1").app().start()
         await world.advance(20_000)
-        first.engine.desks["mail"].paused = True
+        first.engine.dispatchers["mail"].paused = True
         (accepted,) = await world.add(-5000)
-        await world.until(lambda: any(accepted.key in t.held for t in first.tenures))
+        await world.until(lambda: any(accepted.key in t.held for t in first.owned_shards))
         await world.advance(500)
         await first.crash()
         await world.node("n2").app().start()
@@ -83,7 +83,7 @@ async def test_a_cancel_that_was_consumed_before_a_crash_holds() -> None:
         (accepted,) = await world.add(10_000)
         await world.advance(1000)
         wish = world.change(Change.CANCEL, accepted)
-        await world.until(lambda: not any(accepted.key in t.held for t in first.tenures))
+        await world.until(lambda: not any(accepted.key in t.held for t in first.owned_shards))
         await first.crash()
         assert (await world.run(wish)).granted
         await world.node("n2").app().start()
@@ -137,7 +137,7 @@ async def test_cancels_from_the_nodes_own_process_around_the_due_moment() -> Non
         verdicts = {}
         for a in accepted:
             await world.advance(1)
-            verdicts[a.key] = await world.run(node.store.change(Change.CANCEL, a.key, app="mail", patience_ms=15_000))
+            verdicts[a.key] = await world.run(node.store.change(Change.CANCEL, a.key, app="mail", timeout_ms=15_000))
         await world.advance(1000)
         for a in accepted:
             assert verdicts[a.key].granted != (a.key in world.delivered())

@@ -100,17 +100,17 @@ async def test_what_was_passed_over_is_done_in_the_end() -> None:
 async def test_a_low_one_that_is_not_due_yet_takes_the_place_of_no_high_one() -> None:
     async with rig(budget_bytes=100 * (JOB_BYTES + 2)) as world:
         node = await world.node().app().start()
-        node.engine.desks["mail"].paused = True
+        node.engine.dispatchers["mail"].paused = True
         high = {a.key for a in await world.add(*[0] * 100, priority=Priority.HIGH)}
         await world.advance(100)
         scans = noted(node)
         await world.add(20_000, priority=Priority.LOW)
         await world.advance(100)
-        assert {key for tenure in node.tenures for key in tenure.held} == high
+        assert {key for owned in node.owned_shards for key in owned.held} == high
         assert not scans, "not even for a moment: it would be read again"
         (overdue,) = await world.add(0, priority=Priority.LOW)
         await world.advance(100)
-        held = {key for tenure in node.tenures for key in tenure.held}
+        held = {key for owned in node.owned_shards for key in owned.held}
         assert overdue.key in held
         assert len(held & high) == 99
 
@@ -157,7 +157,7 @@ async def test_jobs_that_were_moved_are_read_as_far_as_there_is_room_and_none_is
         accepted = await world.add(*range(90_000, 90_048), payload=LARGE)
         for n, a in enumerate(accepted):
             assert (
-                await world.client.change(Change.RESCHEDULE, a.key, due_ms=world.now + 5000 + n, patience_ms=15_000)
+                await world.client.change(Change.RESCHEDULE, a.key, due_ms=world.now + 5000 + n, timeout_ms=15_000)
             ).granted
         with measured(budget + 2 * budget + 2 * MIB):
             node = await world.node().app().start()
@@ -195,17 +195,17 @@ async def test_large_jobs_are_read_ahead_before_memory_is_empty() -> None:
 def queued(node: EngineNode) -> int:
     """How many jobs of the app wait in the queues of the node, suspects among them."""
     waiting = [level.waiting["mail"] for level in node.engine._quarantine._levels.values()]
-    return sum(map(len, [node.engine.desks["mail"]._ready, *waiting]))
+    return sum(map(len, [node.engine.dispatchers["mail"]._ready, *waiting]))
 
 
 def held(node: EngineNode) -> int:
-    return sum(len(tenure.held) for tenure in node.tenures)
+    return sum(len(owned.held) for owned in node.owned_shards)
 
 
 async def load_again(world: EngineRig, node: EngineNode, *, times: int) -> None:
     """Let all shards be loaded again, so often."""
     for _ in range(times):
-        node.lane.doubt(list(node.lane.holdings.tenures), "a write to the store was not answered")
+        node.lane.doubt(list(node.lane.owned_shards.by_shard), "a write to the store was not answered")
         assert queued(node) == 0
         await world.advance(1000)
 
@@ -251,7 +251,7 @@ async def test_suspects_of_a_paused_app_are_kept_once_however_often_they_are_loa
         await first.crash()
         node = await world.node("n2").app().start()
         await world.advance(1000)
-        assert sum(len(tenure.detained) for tenure in node.tenures) == 300
+        assert sum(len(owned.quarantined) for owned in node.owned_shards) == 300
         await load_again(world, node, times=8)
         assert queued(node) == held(node) == 300
         await world.client.pause("mail", paused=False)

@@ -10,7 +10,7 @@ import pytest
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.handlers.base import Handler, Report
-from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
+from infinite_scheduler.model import Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, datetime_of
 from infinite_scheduler.observe import events
 from infinite_scheduler.policy.misfire import ExpireAfter, FireNow, Misfire, Skip
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -70,7 +70,7 @@ async def test_a_handler_may_name_the_moment_of_the_next_attempt() -> None:
         at_ms = world.now + 7000
 
         async def later(job: Job) -> Outcome:
-            return Retry(at=moment(at_ms)) if job.attempt == 1 else Done()
+            return Retry(at=datetime_of(at_ms)) if job.attempt == 1 else Done()
 
         await world.node().app(function=later).start()
         await world.add(1000)
@@ -331,7 +331,7 @@ async def test_what_happens_is_told_in_batches() -> None:
         await world.add(*[1000] * 150)
         await world.advance(3000)
         handed = node.told_of(events.HandedOver)
-        settled = node.told_of(events.Settled)
+        settled = node.told_of(events.JobsSettled)
         assert sum(len(e.lateness_ms) for e in handed) == 150
         assert sum(e.counts["done"] for e in settled) == 150
         assert len(handed) <= 4

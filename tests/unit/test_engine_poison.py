@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.clock import sleep
-from infinite_scheduler.engine.quarantine import ALONE, FEW, MANY, PATIENCE_MS, WATCH_MS
+from infinite_scheduler.engine.quarantine import ALONE, FEW, LONGEST_SHUT_MS, MANY, WATCH_MS
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Shard, Status
 from infinite_scheduler.observe import events
@@ -90,7 +90,7 @@ class Lives:
 
     def _news(self) -> bool:
         """The process has ended, or its work."""
-        return self._dead or not any(t.held or t.out for t in self.nodes[-1].tenures)
+        return self._dead or not any(t.held or t.handed_over for t in self.nodes[-1].owned_shards)
 
     async def check(self, poison: list[Accepted], innocent: list[Accepted]) -> None:
         """Poison ends as failed and says why, all others are done, and a crash changed no delivery id."""
@@ -186,7 +186,7 @@ async def test_a_clean_stop_makes_nobody_a_suspect() -> None:
         second = await world.node("n2").app().start()
         await world.advance(10_000)
         assert sum(e.unclean for e in second.told_of(events.ShardsTaken)) == 0
-        assert not any(t.suspects for t in second.tenures)
+        assert not any(t.suspects for t in second.owned_shards)
         assert set(world.times().values()) == {1}
 
 
@@ -302,10 +302,10 @@ async def test_a_suspect_that_never_got_to_fire_is_not_charged() -> None:
         for n in range(6):
             node = world.node(f"m{n}").app()
             starting = asyncio.ensure_future(node.start())
-            while not (hasattr(node, "engine") and any(accepted.key in t.held for t in node.tenures)):  # noqa: ASYNC110
+            while not (hasattr(node, "engine") and any(accepted.key in t.held for t in node.owned_shards)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            for tenure in node.tenures:
-                tenure.draining = True
+            for owned in node.owned_shards:
+                owned.draining = True
             await starting
             await (node.crash() if n == 3 else node.stop())
         assert len(world.deliveries) == 3
@@ -538,7 +538,7 @@ async def test_the_others_wait_until_it_is_known_that_a_suspect_has_no_mark_that
                 return await real(jobs, size)
             finally:
                 node.wire.loses_answers = False
-                node.engine.desks["mail"].paused = size == ALONE
+                node.engine.dispatchers["mail"].paused = size == ALONE
 
         async def never(*args: Any) -> Any:
             raise StoreUnavailable("the store does not answer")
@@ -572,7 +572,7 @@ async def test_a_suspect_that_is_not_fired_gets_back_the_mark_that_it_had(watche
 
         async def mark(real: Any, jobs: Sequence[Job], size: int) -> Any:
             result = await real(jobs, size)
-            node.engine.desks["mail"].paused = True
+            node.engine.dispatchers["mail"].paused = True
             seen.append(await marks(world))
             return result
 
@@ -655,8 +655,8 @@ async def test_a_suspect_waits_to_be_alone_for_a_while_only_and_again_when_the_l
         await world.advance(200_000)
         lateness = [d.at_ms - d.job.due_ms for d in world.deliveries if d.job.app == "sms" and d.job.job_name != "long"]
         assert len(lateness) == len(others)
-        assert max(lateness) <= PATIENCE_MS + 200
-        assert sum(late > 200 for late in lateness) <= PATIENCE_MS / 500 + 1, "once: no use to try again"
+        assert max(lateness) <= LONGEST_SHUT_MS + 200
+        assert sum(late > 200 for late in lateness) <= LONGEST_SHUT_MS / 500 + 1, "once: no use to try again"
         assert (await world.record(suspected)).status is Status.PENDING
         assert not node.engine._gate.held_shut
         ended.set()
@@ -714,7 +714,7 @@ async def test_a_node_lifts_the_mark_of_a_job_that_was_not_fired_alone_when_it_r
             return await reload(*args)
 
         ownership.release, ownership.reload = watched_release, watched_reload
-        node.lane.doubt([tenure.shard for tenure in node.tenures], "a test")
+        node.lane.doubt([owned.shard for owned in node.owned_shards], "a test")
         await world.advance(100)
         await node.stop()
         assert {name for name, _ in lifted} == {"release", "reload"}

@@ -13,9 +13,9 @@ from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.quarantine import MANY
 from infinite_scheduler.model import Accepted, Change, Job, JobId, JobSpec, Owner, Priority, Shard, Status, position
 from infinite_scheduler.observe import events
-from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.cluster_state import NodeInfo, View
 from infinite_scheduler.store.ownership import Claim, Request, Step
-from infinite_scheduler.store.sql import door, owner
+from infinite_scheduler.store.sql.protocol import anybody, owner
 from infinite_scheduler.store.sql.statements import NewRow, Statements, Update
 from tests.simulation.rules import without
 from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
@@ -51,8 +51,10 @@ def shard_of(accepted: Accepted) -> Shard:
     return Shard(APP, JobId(accepted.key).shard)
 
 
-def wish(world: EngineRig, accepted: Accepted) -> door.Ask:
-    return door.Ask(id=os.urandom(16), change=Change.CANCEL, app=APP, key=accepted.key, due_ms=None, now_ms=world.now)
+def wish(world: EngineRig, accepted: Accepted) -> anybody.ChangeRequest:
+    return anybody.ChangeRequest(
+        id=os.urandom(16), change=Change.CANCEL, app=APP, key=accepted.key, due_ms=None, now_ms=world.now
+    )
 
 
 # Rule 2: one step at a time
@@ -75,13 +77,13 @@ async def test_a_command_begins_only_after_the_effect_of_the_step_under_way() ->
             return answers
 
         async def watched_mark(*args: Any) -> Any:
-            knew.append(any(woken.key in t.held for t in node.tenures))
+            knew.append(any(woken.key in t.held for t in node.owned_shards))
             return await mark(*args)
 
         ownership.answer, ownership.mark = slow_answer, watched_mark
         (woken,) = await world.add(4000)
         await world.until(answered.is_set)
-        (job,) = [t.held[held.key] for t in node.tenures if held.key in t.held]
+        (job,) = [t.held[held.key] for t in node.owned_shards if held.key in t.held]
         command = asyncio.ensure_future(node.lane.mark([job], MANY))
         await world.pump.rest()
         assert knew == [], "the store has answered, but memory does not know it yet"
@@ -149,12 +151,12 @@ async def test_a_row_that_commits_just_before_the_line_passes_it_is_found_withou
 
         async def insert(steps: list[Step]) -> None:
             for step in steps:
-                (known,) = [t.line_ms for t in node.tenures if t.shard == step.shard]
+                (known,) = [t.line_ms for t in node.owned_shards if t.shard == step.shard]
                 rows = [new_row(due_ms, step.shard.number) for due_ms in (known, step.line_ms - 1)]
                 chunks = {step.shard: rows}
 
-                def body(tx: Statements, chunks: door.Chunks = chunks) -> None:
-                    assert not door.insert(tx, chunks, world.now).woken, "from the line on the store is responsible"
+                def body(tx: Statements, chunks: anybody.Chunks = chunks) -> None:
+                    assert not anybody.insert(tx, chunks, world.now).woken, "from the line on the store is responsible"
 
                 await write(world, body)
                 inserted.extend(rows)
@@ -170,10 +172,10 @@ async def test_the_range_that_the_line_passed_is_scanned_from_the_line_that_memo
     async with rig() as world:
         node = await world.node().app().start()
         await world.advance(100)
-        rows = {t.shard: new_row(t.line_ms + 5, t.shard.number) for t in node.tenures}
+        rows = {t.shard: new_row(t.line_ms + 5, t.shard.number) for t in node.owned_shards}
 
         def a_former_self_moves_the_line(tx: Statements) -> None:
-            assert not door.insert(tx, {shard: [row] for shard, row in rows.items()}, world.now).woken
+            assert not anybody.insert(tx, {shard: [row] for shard, row in rows.items()}, world.now).woken
             infos = tx.lock_shards(list(rows), exclusive=True).values()
             tx.write_shards([msgspec.structs.replace(info, line_ms=info.line_ms + 1000) for info in infos])
 
@@ -209,7 +211,7 @@ async def test_a_job_whose_wake_comes_between_read_and_answer_fires() -> None:
         row = new_row(world.now + 3000, shard_of(first).number)
 
         async def enqueue(*_: object) -> None:
-            await write(world, lambda tx: door.enqueue(tx, {shard_of(first): [row]}, world.now))
+            await write(world, lambda tx: anybody.enqueue(tx, {shard_of(first): [row]}, world.now))
 
         before(node, "answer", enqueue)
         await world.advance(4000)
@@ -228,10 +230,10 @@ async def test_a_job_whose_cancel_was_taken_back_before_its_decision_goes_back_o
         given_up: list[Any] = []
 
         async def give_up(*_: object) -> None:
-            assert not any(accepted.key in t.held for t in node.tenures), "off the wheel before it is decided"
-            given_up.append(await write(world, lambda tx: door.give_up(tx, [asked])))
+            assert not any(accepted.key in t.held for t in node.owned_shards), "off the wheel before it is decided"
+            given_up.append(await write(world, lambda tx: anybody.give_up(tx, [asked])))
 
-        await write(world, lambda tx: door.ask(tx, [asked], exclusive=False))
+        await write(world, lambda tx: anybody.ask(tx, [asked], exclusive=False))
         before(node, "answer", give_up)
         await world.advance(5000)
         assert given_up == [{asked.id: None}]
@@ -247,15 +249,15 @@ async def test_after_a_takeover_every_request_is_answered_before_anything_fires(
     async with rig(lane=LaneSettings(request_poll_ms=700, answer_at_most=1)) as world:
         first = await world.node("n1").app().start()
         second = await world.node("n2").app().start()
-        await world.until(lambda: len(second.tenures) == 2)
+        await world.until(lambda: len(second.owned_shards) == 2)
         await world.advance(5000)
         accepted = [a for a in await world.spread([1500] * 16) if shard_of(a) in first.lane.owners()]
         assert len(accepted) >= 6
         others = await world.pending() - len(accepted)
-        await world.until(lambda: sum(a.key in t.held for t in first.tenures for a in accepted) == len(accepted))
+        await world.until(lambda: sum(a.key in t.held for t in first.owned_shards for a in accepted) == len(accepted))
         await first.crash(proven=False)
         wishes = [world.change(Change.CANCEL, a) for a in accepted]
-        await world.until(lambda: len(second.tenures) == 4)
+        await world.until(lambda: len(second.owned_shards) == 4)
         await world.advance(3000)
         assert [(await world.run(w)).granted for w in wishes] == [True] * len(wishes)
         assert not {a.key for a in accepted} & set(world.delivered())
@@ -283,7 +285,7 @@ async def test_a_flood_of_requests_is_answered_in_pages_and_keeps_no_other_shard
         flooded = min(accepted, key=shard_of)
         quiet = max(accepted, key=shard_of)  # an index has its requests behind those of the flood
         assert shard_of(flooded) != shard_of(quiet)
-        wakes = [door.wake(shard_of(flooded), [flooded.key]) for _ in range(39)]
+        wakes = [anybody.wake(shard_of(flooded), [flooded.key]) for _ in range(39)]
         pages.clear()
         await write(world, lambda tx: tx.insert_requests(wakes))
         wish = world.change(Change.CANCEL, quiet)

@@ -19,9 +19,9 @@ async def test_a_job_that_memory_lost_is_found_and_told() -> None:
         node = await world.node().app().start()
         lost, kept = await world.add(5000, 6000)
         await world.advance(1000)
-        (tenure,) = [t for t in node.tenures if lost.key in t.held]
+        (owned,) = [t for t in node.owned_shards if lost.key in t.held]
         window = node.lane._windows["mail"]
-        window.take_off(lost.key, tenure)
+        window.take_off(lost.key, owned)
         await world.advance(10_000)
         assert world.delivered() == [kept.key]
         await world.advance(120_000)
@@ -114,11 +114,11 @@ async def test_a_part_that_meets_a_bug_goes_on(part: str) -> None:
             case "membership":
                 engine.membership.look = once(engine.membership.look)
             case "wheels":
-                engine.desks["mail"].tick = once(engine.desks["mail"].tick)
+                engine.dispatchers["mail"].tick = once(engine.dispatchers["mail"].tick)
             case _:
                 engine._quarantine._next_batch = once(engine._quarantine._next_batch)
-                for tenure in node.tenures:
-                    tenure.careful_ms = world.now + 60_000
+                for owned in node.owned_shards:
+                    owned.suspect_until_ms = world.now + 60_000
         accepted = await world.add(5000, 6000, 40_000)
         await world.advance(60_000)
         assert [e.part for e in node.told_of(events.TaskFailed)] == [part]
@@ -143,8 +143,8 @@ async def test_a_sweep_that_the_store_interrupts_is_finished_later() -> None:
         node = await world.node().app().start()
         (lost,) = await world.add(5000)
         await world.advance(1000)
-        (tenure,) = [t for t in node.tenures if lost.key in t.held]
-        node.lane._windows["mail"].take_off(lost.key, tenure)
+        (owned,) = [t for t in node.owned_shards if lost.key in t.held]
+        node.lane._windows["mail"].take_off(lost.key, owned)
         real = node.lane._sweep._ownership.scan
         broken = iter([StoreUnavailable("away")] * 3)
 

@@ -10,7 +10,7 @@ import pytest
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.pipeline import RESTS
 from infinite_scheduler.model import JOB_BYTES, Job, Priority, Status
-from infinite_scheduler.observe.events import Settled
+from infinite_scheduler.observe.events import JobsSettled
 from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
 
 
@@ -31,9 +31,9 @@ async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
 async def settled_in(world: EngineRig, node: EngineNode, delays: Sequence[int]) -> int:
     """How many transactions it takes to settle jobs that are due after these delays."""
     await world.add(*delays)
-    before = len(node.told_of(Settled))
+    before = len(node.told_of(JobsSettled))
     await world.advance(max(delays) + 100)
-    told = node.told_of(Settled)[before:]
+    told = node.told_of(JobsSettled)[before:]
     assert sum(each.counts["done"] for each in told) == len(delays)
     return len(told)
 
@@ -227,7 +227,7 @@ async def test_the_line_does_not_run_away_when_nothing_is_due() -> None:
         node = await world.node().app().start()
         for _ in range(20):
             await world.advance(9000)
-            leads = [t.line_ms - world.now for t in node.tenures]
+            leads = [t.line_ms - world.now for t in node.owned_shards]
             assert 5000 <= min(leads) <= max(leads) <= 30_000
 
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from infinite_scheduler.errors import ConfigError
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 
 
 def test_the_defaults_are_the_documented_ones() -> None:

@@ -7,13 +7,13 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from infinite_scheduler.clock import SystemClock
-from infinite_scheduler.errors import InvalidRequest, PlacesMoved
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.errors import InvalidRequest, PositionsMoved
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.status import PartitionStatus, Reset, TopicStatus, look, parse_reset, plan_reset
 from infinite_scheduler.kafka import admin as admin_module
 from infinite_scheduler.kafka.admin import Admin, Group, Member
 from infinite_scheduler.store import open_store
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Place, Source, new_letter_id
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterState, Move, Source, TopicPosition, new_letter_id
 from tests.services.topics import write
 
 UTC = ZoneInfo("UTC")
@@ -38,13 +38,13 @@ def config_of(servers: str, topic: str = "jobs", **more: Any) -> KafkaIngestConf
     return KafkaIngestConfig(bootstrap_servers=servers, topic=topic, group_id=GROUP, **{"dlq_topic": None} | more)
 
 
-async def place(inbox: Inbox, following: int, partition: int = 0, topic_id: str | None = None) -> None:
+async def position(inbox: Inbox, following: int, partition: int = 0, topic_id: str | None = None) -> None:
     source = Source(GROUP, "jobs", partition)
     await inbox.reset([Move(source=source, seen=None, next=following, topic_id=topic_id)])
 
 
 def seen(status: TopicStatus) -> list[tuple[int | None, int | None, int | None]]:
-    return [(each.place, each.end, each.lag) for each in status.partitions]
+    return [(each.position, each.end, each.lag) for each in status.partitions]
 
 
 # Looking
@@ -53,7 +53,7 @@ def seen(status: TopicStatus) -> list[tuple[int | None, int | None, int | None]]
 async def test_places_ends_and_lag_are_told_for_each_partition(mock_kafka: str, inbox: Inbox) -> None:
     write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
     write(mock_kafka, "jobs", [b"1"] * 3, partition=2)
-    await place(inbox, 2)
+    await position(inbox, 2)
     status = await look(config_of(mock_kafka), inbox)
     assert status.ready
     assert seen(status) == [(2, 5, 3), (None, 0, 0), (None, 3, 3), (None, 0, 0)]
@@ -65,7 +65,7 @@ async def test_a_broker_that_is_away_is_a_problem_and_the_places_are_told_all_th
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_module, "PATIENCE_S", 1000)  # nobody waits for a connection that is refused
-    await place(inbox, 2)
+    await position(inbox, 2)
     status = await look(config_of("127.0.0.1:1"), inbox)
     assert not status.ready
     assert "127.0.0.1:1" in status.problems[0]
@@ -107,7 +107,7 @@ async def test_dead_letters_without_their_topic_are_worth_a_note_and_stop_nothin
 
 async def test_a_place_that_the_topic_does_not_have_is_noted(mock_kafka: str, inbox: Inbox) -> None:
     write(mock_kafka, "jobs", [b"1"], partition=0)
-    await place(inbox, 9)
+    await position(inbox, 9)
     status = await look(config_of(mock_kafka), inbox)
     assert "topic 'jobs' does not have the position of partition 0" in status.notes[0]
 
@@ -115,12 +115,12 @@ async def test_a_place_that_the_topic_does_not_have_is_noted(mock_kafka: str, in
 @pytest.mark.parametrize(
     ("known", "lag"),
     [
-        ({"place": 3, "committed": 9, "earliest": 0, "end": 10}, 7),
+        ({"position": 3, "committed": 9, "earliest": 0, "end": 10}, 7),
         ({"committed": 9, "earliest": 0, "end": 10}, 1),
         ({"earliest": 4, "end": 10}, 6),
-        ({"place": 1, "earliest": 4, "end": 10}, 6),
-        ({"place": 12, "earliest": 4, "end": 10}, 0),
-        ({"place": 12}, None),
+        ({"position": 1, "earliest": 4, "end": 10}, 6),
+        ({"position": 12, "earliest": 4, "end": 10}, 0),
+        ({"position": 12}, None),
     ],
 )
 def test_lag_counts_what_is_there_and_yet_to_be_read(known: dict[str, int], lag: int | None) -> None:
@@ -174,8 +174,8 @@ async def test_a_topic_is_ready_when_somebody_holds_each_of_its_partitions(
         (" jobs = 2030-01-31 09:00 ", Reset("jobs", None, "2030-01-31 09:00", 1_896_080_400_000)),
     ],
 )
-def test_a_wish_can_be_read(text: str, wish: Reset) -> None:
-    assert parse_reset(text, UTC) == wish
+def test_a_wish_can_be_read(text: str, reset: Reset) -> None:
+    assert parse_reset(text, UTC) == reset
 
 
 @pytest.mark.parametrize("text", ["", "jobs", "=earliest", "jobs=", "jobs:=earliest", "jobs:x=earliest", "jobs:-1=0"])
@@ -202,7 +202,7 @@ async def planned(servers: str, inbox: Inbox, text: str) -> list[tuple[int, int 
 async def test_a_reset_is_planned_for_every_partition_that_is_meant(mock_kafka: str, inbox: Inbox) -> None:
     write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
     write(mock_kafka, "jobs", [b"1"] * 3, partition=1)
-    await place(inbox, 4)
+    await position(inbox, 4)
     everything = await planned(mock_kafka, inbox, "jobs=latest")
     assert everything == [(0, 4, 5, -1), (1, None, 3, -3), (2, None, 0, 0), (3, None, 0, 0)]
     assert await planned(mock_kafka, inbox, "jobs:0=earliest") == [(0, 4, 0, 4)]
@@ -214,15 +214,15 @@ async def test_the_end_is_never_before_what_was_read_meanwhile(
     mock_kafka: str, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
-    await place(inbox, 4)
-    places = inbox.places
+    await position(inbox, 4)
+    positions = inbox.positions
 
-    async def moved(*which: str) -> Sequence[Place]:
+    async def moved(*which: str) -> Sequence[TopicPosition]:
         write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
         await inbox.take([], [], [Move(source=Source(GROUP, "jobs", 0), seen=4, next=9)])
-        return await places(*which)
+        return await positions(*which)
 
-    monkeypatch.setattr(inbox, "places", moved)
+    monkeypatch.setattr(inbox, "positions", moved)
     assert await planned(mock_kafka, inbox, "jobs:0=latest") == [(0, 9, 10, -1)]
 
 
@@ -243,10 +243,10 @@ async def test_a_place_that_is_not_there_is_refused(mock_kafka: str, inbox: Inbo
 
 async def test_a_plan_is_refused_when_somebody_has_read_on_meanwhile(mock_kafka: str, inbox: Inbox) -> None:
     write(mock_kafka, "jobs", [b"1"] * 5, partition=0)
-    await place(inbox, 3)
+    await position(inbox, 3)
     async with Admin(config_of(mock_kafka).options) as admin:
         changes = await plan_reset(Reset("jobs", 0, "earliest"), GROUP, inbox, admin)
     await inbox.take([], [], [Move(source=Source(GROUP, "jobs", 0), seen=3, next=4)])
-    with pytest.raises(PlacesMoved):
+    with pytest.raises(PositionsMoved):
         await inbox.reset([change.move for change in changes])
-    assert [each.next for each in await inbox.places()] == [4]
+    assert [each.next for each in await inbox.positions()] == [4]

@@ -310,5 +310,5 @@ async def test_each_accepted_call_is_told_once_for_an_app(gate: Gate) -> None:
     gate.store.errors["bad"] = CONFLICT
     mixed = asyncio.create_task(gate.intake.accept([spec("a"), spec("b", "sms"), spec("c")]))
     await ended(mixed, gate.call("bad"), gate.call("d"))
-    told = [(e.app, e.count, list(e.request_ids)) for e in gate.told if isinstance(e, events.Accepted)]
+    told = [(e.app, e.count, list(e.request_ids)) for e in gate.told if isinstance(e, events.JobsAccepted)]
     assert told == [("mail", 2, ["a", "c"]), ("sms", 1, ["b"]), ("mail", 1, ["d"])]

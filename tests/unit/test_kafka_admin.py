@@ -30,7 +30,7 @@ asyncio.run(main())
 """
 
 LATE = """
-admins._OPTIONAL_S = admins.PATIENCE_S = 0.2
+admins._OPTIONAL_S = admins.TIMEOUT_S = 0.2
 async def main():
     async with Admin(options) as admin:
         print(await admin.group(GROUP), await admin.remove([], [GROUP]))

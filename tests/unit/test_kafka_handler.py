@@ -13,7 +13,7 @@ from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.producer import Delivered, Record
 from infinite_scheduler.model import Done, Failed, Job, JobId
 from infinite_scheduler.testing import Harness, ManualClock
-from infinite_scheduler.testing.clock import START_MS
+from infinite_scheduler.testing.manual_clock import START_MS
 from tests.services.topics import read
 
 NOWHERE = "127.0.0.1:1"

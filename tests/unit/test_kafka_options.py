@@ -5,7 +5,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from infinite_scheduler.errors import ConfigError, SendError
-from infinite_scheduler.kafka.errors import config_error, is_permanent, reason, send_error
+from infinite_scheduler.kafka.broker_errors import config_error, is_permanent, reason, send_error
 from infinite_scheduler.kafka.options import OWNED, KafkaOptions
 from infinite_scheduler.secrets import without_secrets
 

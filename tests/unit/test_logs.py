@@ -11,7 +11,7 @@ import structlog
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.model import Job, JobId, Shard
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.context import current_job, log_settings
+from infinite_scheduler.observe.context import current_job, log_config
 from infinite_scheduler.observe.logs import LINES, LogWriter, configure_logging
 
 JOB = Job(
@@ -58,9 +58,9 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
 
 
 EVERY: list[events.Event] = [
-    events.Accepted(app="shop", count=2, request_ids=["r1"]),
+    events.JobsAccepted(app="shop", count=2, request_ids=["r1"]),
     events.HandedOver(app="shop", lateness_ms=[1, 8]),
-    events.Settled(app="shop", counts={"done": 2}),
+    events.JobsSettled(app="shop", counts={"done": 2}),
     events.AttemptFailed(app="shop", job_id="j", attempt=1, error="e", request_id="r", next_due_ms=1_000),
     events.ShardsTaken(shards={Shard("shop", 1), Shard("shop", 0)}, unclean=1),
     events.ShardsReleased(shards=[Shard("shop", 1)]),
@@ -103,11 +103,11 @@ EVERY: list[events.Event] = [
     events.TopicBack(topic="jobs", away_ms=100),
     events.IngestPaused(topic="jobs", error="refused"),
     events.IngestResumed(topic="jobs", paused_ms=100),
-    events.IngestSlowed(topic="jobs", rested_ms=6000, of_ms=60_000),
-    events.PlaceDiffers(topic="jobs", group="g", partition=1, place=5, committed=3, command="ingest offsets"),
-    events.PlacesOvertaken(topic="jobs", partitions=[1]),
-    events.OffsetGone(topic="jobs", partition=1, place=5, earliest=9, end=20, next=9),
-    events.TopicAnew(topic="jobs", partition=1, place=5, topic_id="AAAA"),
+    events.IngestThrottled(topic="jobs", rested_ms=6000, of_ms=60_000),
+    events.PositionDiffers(topic="jobs", group="g", partition=1, position=5, committed=3, command="ingest offsets"),
+    events.PositionsOvertaken(topic="jobs", partitions=[1]),
+    events.OffsetGone(topic="jobs", partition=1, position=5, earliest=9, end=20, next=9),
+    events.TopicAnew(topic="jobs", partition=1, position=5, topic_id="AAAA"),
     events.TaskFailed(part="settler", error="e"),
 ]
 
@@ -167,7 +167,7 @@ class TestLogWriter:
         with caplog.at_level(logging.INFO):
             LogWriter()(event)
         assert [(record.name, record.message) for record in caplog.records] == [
-            ("infinite_scheduler.ingest.kafka", line)
+            ("infinite_scheduler.ingest.config", line)
         ]
 
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)
@@ -208,7 +208,7 @@ class TestLogWriter:
         levels = {line["message"]: line["level"] for line in written.lines}
         assert levels[LINES[events.Swept].sentence] == "error"
         assert levels[LINES[events.Early].sentence] == "error"
-        for silent in (events.Accepted, events.HandedOver, events.Settled):
+        for silent in (events.JobsAccepted, events.HandedOver, events.JobsSettled):
             assert LINES[silent].sentence not in levels
 
     def test_a_store_that_is_away_warns_once_until_it_is_back(self, written: Written) -> None:
@@ -264,7 +264,7 @@ class TestConfiguration:
         logging.getLogger("user.quiet").warning("not heard")
         LogWriter()(EVERY[2])
         LogWriter()(EVERY[0])
-        assert [line["message"] for line in written.lines] == ["heard", "heard too", LINES[events.Settled].sentence]
+        assert [line["message"] for line in written.lines] == ["heard", "heard too", LINES[events.JobsSettled].sentence]
 
     def test_a_second_call_replaces_the_first(self, written: Written) -> None:
         configure_logging("debug", "console", {"user.loud": "debug"})
@@ -273,7 +273,7 @@ class TestConfiguration:
         early.warning("once")
         logging.getLogger("user.loud").info("not heard")
         assert [line["message"] for line in written.lines] == ["once"]
-        settings = log_settings()
+        settings = log_config()
         assert settings is not None
         assert (settings.level, settings.format, settings.modules) == ("warning", "json", {})
 

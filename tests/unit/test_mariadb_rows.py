@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from infinite_scheduler.store.sql.server.mariadb_connection import Prompt, Rows
+from infinite_scheduler.store.sql.server.mariadb_connection import FastResult, Prompt
 
 SIZES = (0, 1, 250, 251, 252, 255, 65_535, 65_536, 70_000)
 
@@ -48,12 +48,12 @@ def read(kind: type[MySQLResult], packet: bytes, converters: list[Any]) -> Any:
 def test_a_row_is_what_the_driver_would_have_read(row: list[Any]) -> None:
     packet = b"".join(coded(value) for _, value in row)
     converters = [converter for converter, _ in row]
-    assert read(Rows, packet, converters) == read(MySQLResult, packet, converters)
+    assert read(FastResult, packet, converters) == read(MySQLResult, packet, converters)
 
 
 def test_a_value_of_many_megabytes_is_read_whole() -> None:
     value = b"x" * ((1 << 24) + 3)
-    assert read(Rows, coded(value) + coded(b"7"), [(None, None), (None, int)]) == (value, 7)
+    assert read(FastResult, coded(value) + coded(b"7"), [(None, None), (None, int)]) == (value, 7)
 
 
 def context(kind: Any) -> ssl.SSLContext:

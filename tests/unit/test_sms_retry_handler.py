@@ -12,7 +12,7 @@ from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.kafka.producer import Record
 from infinite_scheduler.model import Job, JobId
 from infinite_scheduler.testing import ManualClock
-from infinite_scheduler.testing.clock import START_MS
+from infinite_scheduler.testing.manual_clock import START_MS
 
 NOWHERE = "127.0.0.1:1"
 DOCUMENTED = b"""{

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.errors import UnknownApp
-from infinite_scheduler.ingest.batch import Batch
+from infinite_scheduler.ingest.message_batch import MessageBatch
 from infinite_scheduler.ingest.taker import Taker
 from infinite_scheduler.kafka.partition import AssignedPartition
 from tests.unit.door_rig import parts_of
-from tests.unit.test_batch import CONFIG, FakeMessage, job, share
+from tests.unit.test_message_batch import CONFIG, FakeMessage, job, share
 
 
 class TakerRig:
@@ -49,7 +49,7 @@ class TakerRig:
         for each in shares:
             each.committed = None
 
-    def commit(self, places: Any) -> None: ...
+    def commit(self, positions: Any) -> None: ...
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def rig() -> TakerRig:
 
 def jobs(of: AssignedPartition, count: int) -> Any:
     gathered: Any = [(of, FakeMessage(number)) for number in range(count)]
-    return Batch(CONFIG, gathered, [job(number) for number in range(count)])
+    return MessageBatch(CONFIG, gathered, [job(number) for number in range(count)])
 
 
 def numbers(rig: TakerRig) -> list[bytes]:
@@ -69,15 +69,15 @@ def numbers(rig: TakerRig) -> list[bytes]:
 async def test_an_error_while_a_message_is_made_ready_is_narrowed_down_to_it(
     rig: TakerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = Batch.load
+    load = MessageBatch.load
 
-    def stumble(batch: Batch, *more: Any) -> Any:
+    def stumble(batch: MessageBatch, *more: Any) -> Any:
         found = load(batch, *more)
         if b'{"n":2}' in [spec.payload for spec in found.specs]:
             raise SystemError("a bug")
         return found
 
-    monkeypatch.setattr(Batch, "load", stumble)
+    monkeypatch.setattr(MessageBatch, "load", stumble)
     await rig.taker.take(jobs(share(0), 4), Any)  # type: ignore[arg-type]
     assert numbers(rig) == [b'{"n":0}', b'{"n":1}', b'{"n":3}']
     assert rig.letters == [2]

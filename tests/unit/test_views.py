@@ -10,7 +10,7 @@ import pytest
 
 from infinite_scheduler import views
 from infinite_scheduler.model import Accepted, Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, ShardInfo, View
+from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Source
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.app import AppState, app_views

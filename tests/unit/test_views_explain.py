@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.explain import Explanation, Reason, explain
 from infinite_scheduler.views.node import NodeState, node_state, silence_ms

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from infinite_scheduler.cli.output import Output, console
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.client import Client
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidRequest, KeyConflict
@@ -37,7 +37,7 @@ OVERHEAD: Final = 64 * 1024
 """How much longer than its data a line may be."""
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     """One line of the file: a job, or what is wrong with it."""
 
     number: int
@@ -45,7 +45,7 @@ class Line(NamedTuple):
     error: str = ""
 
 
-Answers = Sequence[tuple[Line, Accepted]]
+AnsweredLines = Sequence[tuple[InputLine, Accepted]]
 """Jobs that are durable, each with its line."""
 
 
@@ -82,7 +82,7 @@ class Bulk:
             bad, every = len(self._bad), self._good + len(self._bad)
             raise InvalidRequest(f"{_count(bad, 'bad line')} among {every:,}, so nothing was accepted: {advice}")
 
-    async def commit(self, session: Session, lines: IO[bytes], *, skip_bad: bool) -> None:
+    async def commit(self, session: StoreSession, lines: IO[bytes], *, skip_bad: bool) -> None:
         """The second pass: schedule in batches, each durable before its answers are printed."""
         tally = _Tally()
         try:
@@ -98,7 +98,7 @@ class Bulk:
         if not session.out.as_json:
             session.out.say(tally.sentence(self._app))
 
-    def _again(self, lines: Iterator[Line]) -> Iterator[Line]:
+    def _again(self, lines: Iterator[InputLine]) -> Iterator[InputLine]:
         """The good lines; the first pass has reported the bad ones."""
         for line in lines:
             if self._was_bad(line.number):
@@ -111,7 +111,9 @@ class Bulk:
         place = bisect_left(self._bad, number)
         return place < len(self._bad) and self._bad[place] == number
 
-    async def _submit(self, session: Session, batch: Sequence[Line], *, skip_bad: bool) -> AsyncIterator[Answers]:
+    async def _submit(
+        self, session: StoreSession, batch: Sequence[InputLine], *, skip_bad: bool
+    ) -> AsyncIterator[AnsweredLines]:
         """Accept a batch, all or none of it; if bad lines are skipped, one by one after the store refused one of them.
 
         It refuses only what has changed since the first pass: another process has taken an idempotency key. Each answer
@@ -133,12 +135,12 @@ class Bulk:
             async for answer in self._submit(session, [line], skip_bad=True):
                 yield answer
 
-    def _read(self, lines: IO[bytes]) -> Iterator[Line]:
+    def _read(self, lines: IO[bytes]) -> Iterator[InputLine]:
         lines.seek(0)
         with _Keys() as keys:
             for number, text in _lines(lines, 8 * self._max_payload + OVERHEAD):
                 if text is None:
-                    yield Line(number, None, "the line is too long")
+                    yield InputLine(number, None, "the line is too long")
                     continue
                 if text.isspace():
                     continue
@@ -146,9 +148,9 @@ class Bulk:
                     spec = self.parse(text)
                     keys.add(spec, number)
                 except InvalidRequest as error:
-                    yield Line(number, None, str(error))
+                    yield InputLine(number, None, str(error))
                 else:
-                    yield Line(number, spec)
+                    yield InputLine(number, spec)
 
 
 class _Tally:
@@ -161,7 +163,7 @@ class _Tally:
         self.first_ms: int | None = None
         self.last_ms: int | None = None
 
-    def add(self, answers: Answers) -> None:
+    def add(self, answers: AnsweredLines) -> None:
         if not answers:
             return
         self.accepted += len(answers)
@@ -246,16 +248,16 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes | None]]:
             whole = rest.endswith(b"\n")
 
 
-async def _looked_up(client: Client, batch: Sequence[Line]) -> Sequence[Line]:
+async def _looked_up(client: Client, batch: Sequence[InputLine]) -> Sequence[InputLine]:
     """The lines, with an error if the idempotency key belongs to another job in the store."""
     good = [line for line in batch if line.spec is not None]
     conflicts = await client.conflicts([line.spec for line in good if line.spec is not None])
     refused = {good[place].number: str(error) for place, error in conflicts.items()}
-    return [Line(line.number, None, refused[line.number]) if line.number in refused else line for line in batch]
+    return [InputLine(line.number, None, refused[line.number]) if line.number in refused else line for line in batch]
 
 
-def _batches(lines: Iterator[Line]) -> Iterator[Sequence[Line]]:
-    batch: list[Line] = []
+def _batches(lines: Iterator[InputLine]) -> Iterator[Sequence[InputLine]]:
+    batch: list[InputLine] = []
     size = 0
     for line in lines:
         batch.append(line)
@@ -267,7 +269,7 @@ def _batches(lines: Iterator[Line]) -> Iterator[Sequence[Line]]:
         yield batch
 
 
-def _shown(lines: Iterator[Line], file: IO[bytes], what: str) -> Iterator[Line]:
+def _shown(lines: Iterator[InputLine], file: IO[bytes], what: str) -> Iterator[InputLine]:
     """The lines, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield from lines
@@ -289,7 +291,7 @@ def _report(out: Output, number: int, error: str) -> None:
         out.note(f"line {number}: {error}", style="red")
 
 
-def _answer(out: Output, accepted: Answers) -> None:
+def _answer(out: Output, accepted: AnsweredLines) -> None:
     for line, job in accepted:
         out.record({"line": line.number, "id": job.id, "due_ms": job.due_ms, "repeated": job.repeated})
 

@@ -1,6 +1,6 @@
 """Commands about apps and nodes."""
 
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.views.app import PauseView, app_views
@@ -14,7 +14,7 @@ LOOK_MS = 250
 SHOWN_COUNTS = ("accepted", "done", "failed", "expired", "cancelled", "retried")
 
 
-async def list_nodes(session: Session) -> None:
+async def list_nodes(session: StoreSession) -> None:
     """Print the nodes of the store."""
     survey = await session.client.survey()
     now_ms = session.now_ms
@@ -53,7 +53,7 @@ def _offset(offset_ms: int | None) -> str | None:
     return f"{-offset_ms:+}ms" if abs(offset_ms) < 1000 else f"{-offset_ms / 1000:+.1f}s"
 
 
-async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
+async def drain_node(session: StoreSession, node_id: str, *, wait: bool) -> None:
     """Ask a node to give up its shards; wait until it has."""
     count = await session.client.drain_node(node_id)
     if not session.out.as_json:
@@ -65,7 +65,7 @@ async def drain_node(session: Session, node_id: str, *, wait: bool) -> None:
         session.out.say(f"{node_id} owns no shards any more")
 
 
-async def resume_node(session: Session, node_id: str) -> None:
+async def resume_node(session: StoreSession, node_id: str) -> None:
     """Let a node take shards again."""
     count = await session.client.resume_node(node_id)
     if session.out.as_json:
@@ -79,7 +79,7 @@ def _named(node_id: str, count: int) -> str:
     return node_id if count == 1 else f"each of the {count} nodes {node_id}"
 
 
-async def _drained(session: Session, node_id: str) -> int:
+async def _drained(session: StoreSession, node_id: str) -> int:
     """Wait until the nodes of this name own nothing, and report the progress whenever it changes."""
     told = None
     while left := await _shards_of(session, node_id, must_live=True):
@@ -90,7 +90,7 @@ async def _drained(session: Session, node_id: str) -> int:
     return 0
 
 
-async def _shards_of(session: Session, node_id: str, *, must_live: bool = False) -> int:
+async def _shards_of(session: StoreSession, node_id: str, *, must_live: bool = False) -> int:
     """How many shards the nodes of this name own."""
     survey = await session.client.survey()
     view, now_ms = survey.view, session.now_ms
@@ -104,7 +104,7 @@ async def _shards_of(session: Session, node_id: str, *, must_live: bool = False)
     return owned
 
 
-async def list_apps(session: Session) -> None:
+async def list_apps(session: StoreSession) -> None:
     """Print the apps of the store."""
     apps = app_views(await session.client.survey(), session.now_ms, session.lease_ms)
     if session.out.as_json:
@@ -131,19 +131,19 @@ async def list_apps(session: Session) -> None:
     )
 
 
-async def pause_app(session: Session, app: str) -> None:
+async def pause_app(session: StoreSession, app: str) -> None:
     """Stop handing over jobs of an app until it is resumed."""
     await session.client.pause(app)
     await _print_pause(session, app, "paused")
 
 
-async def resume_app(session: Session, app: str) -> None:
+async def resume_app(session: StoreSession, app: str) -> None:
     """Hand over the jobs of an app again."""
     await session.client.resume(app)
     await _print_pause(session, app, "resumed")
 
 
-async def _print_pause(session: Session, app: str, what: str) -> None:
+async def _print_pause(session: StoreSession, app: str, what: str) -> None:
     if session.out.as_json:
         session.out.record(PauseView(app=app, paused=what == "paused"))
     else:

@@ -8,7 +8,7 @@ import typer
 
 from infinite_scheduler.cli.arguments import At, In
 from infinite_scheduler.cli.kafka_commands import dlq, ingest, topics
-from infinite_scheduler.cli.place import Debug, Json, Place, with_place
+from infinite_scheduler.cli.shared_options import Debug, Json, SharedOptions, with_options
 
 
 def _apps(context: typer.Context) -> list[str]:
@@ -17,8 +17,8 @@ def _apps(context: typer.Context) -> list[str]:
     return app_names(context)
 
 
-AppName = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
 
 app = typer.Typer(
@@ -87,11 +87,11 @@ def apps_root(context: typer.Context) -> None:
 
 
 @nodes.callback(invoke_without_command=True)
-@with_place
-def nodes_root(place: Place, context: typer.Context) -> int:
+@with_options
+def nodes_root(options: SharedOptions, context: typer.Context) -> int:
     """Look at nodes, drain and resume them; without a command: list them."""
     if context.invoked_subcommand is None:
-        return _list_nodes(place)
+        return _list_nodes(options)
     for param in context.command.params:
         source = context.get_parameter_source(param.name or "")
         if source is not None and source.name == "COMMANDLINE":
@@ -99,11 +99,11 @@ def nodes_root(place: Place, context: typer.Context) -> int:
     return 0
 
 
-def _list_nodes(place: Place) -> int:
+def _list_nodes(options: SharedOptions) -> int:
     from infinite_scheduler.cli.cluster import list_nodes
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, list_nodes)
+    return ask(options, list_nodes)
 
 
 @app.command()
@@ -126,9 +126,9 @@ def demo(
 
 
 @app.command()
-@with_place
+@with_options
 def serve(
-    place: Place,
+    options: SharedOptions,
     kafka: Annotated[
         str | None,
         typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; overrides the configuration."),
@@ -141,27 +141,27 @@ def serve(
     """Run a node: it hands over the jobs of the configured apps until SIGTERM or Ctrl-C."""
     from infinite_scheduler.cli.serve import run_node
 
-    return run_node(place, {"kafka.bootstrap_servers": kafka, "node.id": node_id})
+    return run_node(options, {"kafka.bootstrap_servers": kafka, "node.id": node_id})
 
 
 @app.command()
-@with_place
+@with_options
 def migrate(
-    place: Place,
+    options: SharedOptions,
     create: Annotated[bool, typer.Option("--create", help="Create the database itself, if it is missing.")] = False,
     days: Annotated[int, typer.Option("--days", min=0, max=366, help="Days ahead to create tables for.")] = 40,
 ) -> int:
     """Prepare a store: the schema, the configured apps and their tables for the days ahead."""
     from infinite_scheduler.cli.migrate import prepare_store
 
-    return prepare_store(place, create=create, days=days)
+    return prepare_store(options, create=create, days=days)
 
 
 @app.command()
-@with_place
+@with_options
 def schedule(
-    place: Place,
-    name: AppName,
+    options: SharedOptions,
+    name: AppArgument,
     at: At = None,
     delay: In = None,
     data: Annotated[
@@ -187,7 +187,7 @@ def schedule(
     request_id: Annotated[str | None, typer.Option("--request-id", help="An id for log lines.")] = None,
 ) -> int:
     """Schedule a job for an app, or many from a file. Acknowledged jobs are durable."""
-    from infinite_scheduler.cli.schedule import Wish, schedule_file, schedule_one
+    from infinite_scheduler.cli.schedule import ScheduleOptions, schedule_file, schedule_one
 
     fields = {
         "priority": priority,
@@ -197,26 +197,26 @@ def schedule(
         "group": group,
         "request_id": request_id,
     }
-    wish = Wish(app=name, at=at, delay=delay, data=data, fields=fields)
+    job_options = ScheduleOptions(app=name, at=at, delay=delay, data=data, fields=fields)
     if file is not None:
-        return schedule_file(place, wish, file, skip_bad=skip_bad)
-    return schedule_one(place, wish, skip_bad=skip_bad)
+        return schedule_file(options, job_options, file, skip_bad=skip_bad)
+    return schedule_one(options, job_options, skip_bad=skip_bad)
 
 
 @app.command()
-@with_place
-def explain(place: Place, job: JobIdText) -> int:
+@with_options
+def explain(options: SharedOptions, job: JobIdText) -> int:
     """Say where a job is, which node owns it, and why it has not been handed over."""
     from infinite_scheduler.cli.jobs import explain_job
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, lambda session: explain_job(session, job))
+    return ask(options, lambda session: explain_job(session, job))
 
 
 @jobs.command("list")
-@with_place
+@with_options
 def jobs_list(
-    place: Place,
+    options: SharedOptions,
     name: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.", autocompletion=_apps)
     ] = None,
@@ -241,123 +241,123 @@ def jobs_list(
 ) -> int:
     """List jobs in the order of the times for which they were accepted."""
     from infinite_scheduler.cli.jobs import list_jobs
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
     filters = {"app": name, "status": status, "start": start, "end": end, "tag": tag, "newest_first": newest}
-    return ask(place, lambda session: list_jobs(session, filters, limit, cursor))
+    return ask(options, lambda session: list_jobs(session, filters, limit, cursor))
 
 
 @jobs.command("show")
-@with_place
-def jobs_show(place: Place, job: JobIdText) -> int:
+@with_options
+def jobs_show(options: SharedOptions, job: JobIdText) -> int:
     """Show everything about one job, including its failed attempts."""
     from infinite_scheduler.cli.jobs import show_job
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, lambda session: show_job(session, job))
+    return ask(options, lambda session: show_job(session, job))
 
 
 @jobs.command("cancel")
-@with_place
-def jobs_cancel(place: Place, job: JobIdText) -> int:
+@with_options
+def jobs_cancel(options: SharedOptions, job: JobIdText) -> int:
     """Cancel a job: after this it is never handed over. Ends with 4 if it is too late."""
     from infinite_scheduler.cli.jobs import cancel_job
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: cancel_job(session, job), Intent.CHANGE)
+    return ask(options, lambda session: cancel_job(session, job), Intent.CHANGE)
 
 
 @jobs.command("reschedule")
-@with_place
+@with_options
 def jobs_reschedule(
-    place: Place,
+    options: SharedOptions,
     job: JobIdText,
     at: At = None,
     delay: In = None,
 ) -> int:
     """Move a waiting job to another time."""
     from infinite_scheduler.cli.jobs import reschedule_job
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: reschedule_job(session, job, at, delay), Intent.CHANGE)
+    return ask(options, lambda session: reschedule_job(session, job, at, delay), Intent.CHANGE)
 
 
 @jobs.command("run-now")
-@with_place
-def jobs_run_now(place: Place, job: JobIdText) -> int:
+@with_options
+def jobs_run_now(options: SharedOptions, job: JobIdText) -> int:
     """Hand a waiting job over at once."""
     from infinite_scheduler.cli.jobs import run_job_now
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: run_job_now(session, job), Intent.CHANGE)
+    return ask(options, lambda session: run_job_now(session, job), Intent.CHANGE)
 
 
 @jobs.command("retry")
-@with_place
-def jobs_retry(place: Place, job: JobIdText) -> int:
+@with_options
+def jobs_retry(options: SharedOptions, job: JobIdText) -> int:
     """Retry a failed, expired or cancelled job."""
     from infinite_scheduler.cli.jobs import retry_job
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: retry_job(session, job), Intent.CHANGE)
+    return ask(options, lambda session: retry_job(session, job), Intent.CHANGE)
 
 
 @apps.command("list")
-@with_place
-def apps_list(place: Place) -> int:
+@with_options
+def apps_list(options: SharedOptions) -> int:
     """List the apps of the store, with the nodes that run them and the outcomes of their jobs."""
     from infinite_scheduler.cli.cluster import list_apps
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, list_apps)
+    return ask(options, list_apps)
 
 
 @apps.command("pause")
-@with_place
-def apps_pause(place: Place, name: AppName) -> int:
+@with_options
+def apps_pause(options: SharedOptions, name: AppArgument) -> int:
     """Stop handing over jobs of an app, on all nodes, until it is resumed; jobs are still accepted."""
     from infinite_scheduler.cli.cluster import pause_app
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: pause_app(session, name), Intent.ADD, app=name)
+    return ask(options, lambda session: pause_app(session, name), Intent.ADD, app=name)
 
 
 @apps.command("resume")
-@with_place
-def apps_resume(place: Place, name: AppName) -> int:
+@with_options
+def apps_resume(options: SharedOptions, name: AppArgument) -> int:
     """Hand over the jobs of a paused app again, including those that have become due meanwhile."""
     from infinite_scheduler.cli.cluster import resume_app
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: resume_app(session, name), Intent.ADD, app=name)
+    return ask(options, lambda session: resume_app(session, name), Intent.ADD, app=name)
 
 
 @nodes.command("list")
-@with_place
-def nodes_list(place: Place) -> int:
+@with_options
+def nodes_list(options: SharedOptions) -> int:
     """List the nodes, whether they are alive, what they own, and how far their clocks are from the store's."""
-    return _list_nodes(place)
+    return _list_nodes(options)
 
 
 @nodes.command("drain")
-@with_place
+@with_options
 def nodes_drain(
-    place: Place,
-    node: NodeName,
+    options: SharedOptions,
+    node: NodeArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the node owns nothing.")] = False,
 ) -> int:
     """Ask a node to release its shards and to take none, until it is resumed or restarted."""
     from infinite_scheduler.cli.cluster import drain_node
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: drain_node(session, node, wait=wait), Intent.CHANGE)
+    return ask(options, lambda session: drain_node(session, node, wait=wait), Intent.CHANGE)
 
 
 @nodes.command("resume")
-@with_place
-def nodes_resume(place: Place, node: NodeName) -> int:
+@with_options
+def nodes_resume(options: SharedOptions, node: NodeArgument) -> int:
     """Let a drained node take shards again."""
     from infinite_scheduler.cli.cluster import resume_node
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(place, lambda session: resume_node(session, node), Intent.CHANGE)
+    return ask(options, lambda session: resume_node(session, node), Intent.CHANGE)

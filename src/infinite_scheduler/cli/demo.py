@@ -17,7 +17,7 @@ import msgspec
 
 from infinite_scheduler.cli.demo_stage import Stage, open_stage
 from infinite_scheduler.clock import SystemClock
-from infinite_scheduler.model import moment
+from infinite_scheduler.model import datetime_of
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.sms import SmsRetryProducer
 
@@ -128,7 +128,7 @@ class Demo:
     def _schedule(self, retries: SmsRetryProducer, sms: Sms, due_ms: int, reason: str) -> None:
         """Request the next attempt."""
         now_ms = self._clock.wall_ms()
-        retries.schedule_retry(sms.task_id, moment(now_ms), moment(due_ms), sms.attempt + 1, reason)
+        retries.schedule_retry(sms.task_id, datetime_of(now_ms), datetime_of(due_ms), sms.attempt + 1, reason)
         sms.state, sms.due_ms = "refused" if sms.attempt else "scheduled", due_ms
         self.scheduled += 1
         self._show(sms)

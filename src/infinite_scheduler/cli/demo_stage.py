@@ -11,8 +11,8 @@ import msgspec
 
 from infinite_scheduler.config import Settings, load_settings
 from infinite_scheduler.kafka.admin import Admin
-from infinite_scheduler.kafka.chatter import Chatter
 from infinite_scheduler.kafka.embedded import embedded_broker
+from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import WantedTopic, make_topics
 from infinite_scheduler.store import shown_url
@@ -81,7 +81,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
         # The embedded broker answers when this wait is over, a real one as soon as there is something.
         own = {"group.id": self.groups[1], "auto.offset.reset": "earliest", "fetch.wait.max.ms": 2}
-        return Consumer({**self.options.client(), **own, "logger": Chatter()})
+        return Consumer({**self.options.client(), **own, "logger": LibrdkafkaLog()})
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from infinite_scheduler.cli.demo import LADDER_S, MESSAGES, Demo, Sms, Summary
 from infinite_scheduler.clock import SystemClock
-from infinite_scheduler.model import moment
+from infinite_scheduler.model import datetime_of
 
 REFRESH_S = 0.08
 FIELDS = ("task_id", "to", "attempt", "due_ms", "late_ms")
@@ -69,7 +69,11 @@ def _table(demo: Demo, now_ms: int) -> Table:
     for sms in demo.messages:
         late = "" if sms.late_ms is None else f"{sms.late_ms} ms"
         table.add_row(
-            sms.text, f"{moment(sms.due_ms):%H:%M:%S}" if sms.due_ms else "", _marks(sms), _state(sms, now_ms), late
+            sms.text,
+            f"{datetime_of(sms.due_ms):%H:%M:%S}" if sms.due_ms else "",
+            _marks(sms),
+            _state(sms, now_ms),
+            late,
         )
     return table
 
@@ -146,7 +150,7 @@ async def play_as_lines(screen: Console, kafka: str | None = None, store: str | 
 
 def _line(sms: Sms, now_ms: int) -> str:
     what = f"{_time(now_ms)}  {sms.text:<24}"
-    due = f"due {moment(sms.due_ms):%H:%M:%S}"
+    due = f"due {datetime_of(sms.due_ms):%H:%M:%S}"
     match sms.state:
         case "scheduled":
             return f"{what}to SMS_Retry, {due}"
@@ -176,4 +180,4 @@ def _print(event: dict[str, Any]) -> None:
 
 
 def _time(ms: int) -> str:
-    return f"{moment(ms):%H:%M:%S}.{ms % 1000:03}"
+    return f"{datetime_of(ms):%H:%M:%S}.{ms % 1000:03}"

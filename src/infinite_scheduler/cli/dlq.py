@@ -8,7 +8,7 @@ import msgspec
 
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.ingest import configured
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.configured import handler_of
 from infinite_scheduler.errors import InvalidRequest, UnknownLetter
@@ -37,7 +37,7 @@ UNCHANGED = 1
 
 
 def read_filters(
-    session: Session,
+    session: StoreSession,
     *,
     topic: str | None,
     group: str | None,
@@ -63,7 +63,7 @@ def read_filters(
 # Look
 
 
-async def list_letters(session: Session, query: LetterQuery, limit: int | None) -> None:
+async def list_letters(session: StoreSession, query: LetterQuery, limit: int | None) -> None:
     """Print up to `limit` dead letters, or all; a long list as it is read, in JSON."""
     rows: list[LetterView] = []
     cursor, left = query.cursor, limit
@@ -84,7 +84,7 @@ async def list_letters(session: Session, query: LetterQuery, limit: int | None) 
         _print_list(session, rows, cursor)
 
 
-def _print_list(session: Session, letters: Sequence[LetterView], cursor: str | None) -> None:
+def _print_list(session: StoreSession, letters: Sequence[LetterView], cursor: str | None) -> None:
     if not letters:
         session.out.note("no dead letters match")
         return
@@ -112,7 +112,7 @@ def _print_list(session: Session, letters: Sequence[LetterView], cursor: str | N
         session.out.note(f"there are more: --cursor {cursor}, or --all")
 
 
-async def show_letter(session: Session, letter_id: str) -> None:
+async def show_letter(session: StoreSession, letter_id: str) -> None:
     """Print one dead letter with its message."""
     letter = await _letter(session, letter_id)
     if session.out.as_json:
@@ -121,7 +121,7 @@ async def show_letter(session: Session, letter_id: str) -> None:
         _print_letter(session, letter)
 
 
-def _print_letter(session: Session, letter: DeadLetter) -> None:
+def _print_letter(session: StoreSession, letter: DeadLetter) -> None:
     view = letter_view(letter)
     session.out.facts(
         {
@@ -143,7 +143,7 @@ def _print_letter(session: Session, letter: DeadLetter) -> None:
     )
 
 
-async def _letter(session: Session, letter_id: str) -> DeadLetter:
+async def _letter(session: StoreSession, letter_id: str) -> DeadLetter:
     letter = await session.client.inbox.letter(letter_id)
     if letter is None:
         raise UnknownLetter(letter_id)
@@ -172,7 +172,7 @@ class When(NamedTuple):
     zone: str | None = None
 
 
-async def replay_letters(session: Session, letter_ids: Sequence[str], moment: When) -> int:
+async def replay_letters(session: StoreSession, letter_ids: Sequence[str], moment: When) -> int:
     """Replay these; returns 2 if one of them is still bad."""
     letters = [await _letter(session, letter_id) for letter_id in letter_ids]
 
@@ -183,7 +183,7 @@ async def replay_letters(session: Session, letter_ids: Sequence[str], moment: Wh
     return await _replay(session, each(), moment)
 
 
-async def replay_all(session: Session, query: LetterQuery, moment: When, *, yes: bool) -> int:
+async def replay_all(session: StoreSession, query: LetterQuery, moment: When, *, yes: bool) -> int:
     """Replay all that match, the oldest first; those that were replayed before are left alone."""
     if query.state is LetterState.REPLAYED:
         raise InvalidRequest("letters in state replayed are already jobs: use another --state")
@@ -193,7 +193,7 @@ async def replay_all(session: Session, query: LetterQuery, moment: When, *, yes:
     return await _replay(session, _every(session, query), moment)
 
 
-async def _is_confirmed(session: Session, query: LetterQuery) -> bool:
+async def _is_confirmed(session: StoreSession, query: LetterQuery) -> bool:
     found = [letter async for letter in _every(session, query, most=PAGE)]
     if not found:
         session.out.note("no dead letters match")
@@ -204,7 +204,7 @@ async def _is_confirmed(session: Session, query: LetterQuery) -> bool:
     return confirmed(f"Replay {count}?", f"nothing was replayed: add --yes to replay {count} without being asked")
 
 
-async def _every(session: Session, query: LetterQuery, most: int | None = None) -> AsyncIterator[DeadLetter]:
+async def _every(session: StoreSession, query: LetterQuery, most: int | None = None) -> AsyncIterator[DeadLetter]:
     """Dead letters that match, one page at a time, without those that are already jobs."""
     cursor, count = query.cursor, 0
     while True:
@@ -218,7 +218,7 @@ async def _every(session: Session, query: LetterQuery, most: int | None = None) 
             return
 
 
-async def _replay(session: Session, letters: AsyncIterator[DeadLetter], moment: When) -> int:
+async def _replay(session: StoreSession, letters: AsyncIterator[DeadLetter], moment: When) -> int:
     replayer, at_ms = _replayer(session, moment.zone), _moment(session, moment.at, moment.delay)
     good = bad = 0
     async for letter in letters:
@@ -238,7 +238,7 @@ async def _replay(session: Session, letters: AsyncIterator[DeadLetter], moment: 
     return STILL_BAD if bad else 0
 
 
-def _replayer(session: Session, zone: str | None) -> Replayer:
+def _replayer(session: StoreSession, zone: str | None) -> Replayer:
     """The replayer: with the given zone, else with those of the configured topics."""
     settings, clock = session.settings, SystemClock()
     own = ZoneInfo(settings.time.zone)
@@ -253,7 +253,7 @@ def _replayer(session: Session, zone: str | None) -> Replayer:
     )
 
 
-def _moment(session: Session, at: str | None, delay: str | None) -> int | None:
+def _moment(session: StoreSession, at: str | None, delay: str | None) -> int | None:
     if at is not None and delay is not None:
         raise InvalidRequest("give the time once: either --at MOMENT or --in DELAY")
     if delay is not None:
@@ -263,7 +263,7 @@ def _moment(session: Session, at: str | None, delay: str | None) -> int | None:
     return parse_moment(at, now_ms=session.now_ms, zone=ZoneInfo(session.settings.time.zone))
 
 
-def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> None:
+def _print_replay(session: StoreSession, letter: DeadLetter, accepted: Accepted) -> None:
     if session.out.as_json:
         session.out.record(replayed(letter, accepted))
     elif accepted.repeated:
@@ -272,7 +272,7 @@ def _print_replay(session: Session, letter: DeadLetter, accepted: Accepted) -> N
         session.out.say(f"{letter.id} is now job {accepted.id}, due {when(accepted.due_ms, session.now_ms)}")
 
 
-def _print_former(session: Session, letter: DeadLetter) -> None:
+def _print_former(session: StoreSession, letter: DeadLetter) -> None:
     """It was replayed before, and is a job whatever today's rules say."""
     if session.out.as_json:
         session.out.record(replayed_before(letter))
@@ -280,7 +280,7 @@ def _print_former(session: Session, letter: DeadLetter) -> None:
         session.out.say(f"{letter.id} is already job {letter.note}")
 
 
-def _print_refusal(session: Session, letter: DeadLetter, error: str) -> None:
+def _print_refusal(session: StoreSession, letter: DeadLetter, error: str) -> None:
     if session.out.as_json:
         session.out.record(still_bad(letter, error))
     else:

@@ -6,16 +6,16 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from infinite_scheduler.cli.confirm import confirmed
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.doors import Doors
-from infinite_scheduler.errors import InvalidRequest, PlacesMoved
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.status import Change, Reset, look, parse_reset, plan_reset
+from infinite_scheduler.errors import InvalidRequest, PositionsMoved
+from infinite_scheduler.ingest.config import KafkaIngestConfig
+from infinite_scheduler.ingest.status import PositionChange, Reset, look, parse_reset, plan_reset
 from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.views.times import ms_of, relative
 from infinite_scheduler.views.topic import OffsetView, PartitionView, TopicView, offset_views, reset_view, topic_view
 
-Wishes = Sequence[tuple[Reset, KafkaIngestConfig]]
+Resets = Sequence[tuple[Reset, KafkaIngestConfig]]
 
 RESET_TRIES = 10
 """How often a reset is tried while other consumers read on."""
@@ -24,13 +24,13 @@ NOT_READY = 1
 UNCHANGED = 1
 
 
-def configured(session: Session) -> Sequence[KafkaIngestConfig]:
+def configured(session: StoreSession) -> Sequence[KafkaIngestConfig]:
     """The topics in the configuration, including disabled ones."""
     doors = Doors(session.settings.kafka)
     return [doors.describe(table) for table in session.settings.ingest]
 
 
-def _chosen(session: Session, topic: str | None, group: str | None) -> Sequence[KafkaIngestConfig]:
+def _chosen(session: StoreSession, topic: str | None, group: str | None) -> Sequence[KafkaIngestConfig]:
     """The chosen topics; a topic given by name need not be configured."""
     configs = [
         config for config in configured(session) if topic in {None, config.topic} and group in {None, config.group_id}
@@ -40,7 +40,7 @@ def _chosen(session: Session, topic: str | None, group: str | None) -> Sequence[
     return configs
 
 
-def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaIngestConfig:
+def _unconfigured(session: StoreSession, topic: str, group: str | None) -> KafkaIngestConfig:
     options = session.settings.kafka.options()
     config = KafkaIngestConfig(
         bootstrap_servers=options.bootstrap_servers, properties=options.properties, topic=topic, dlq_topic=None
@@ -51,7 +51,7 @@ def _unconfigured(session: Session, topic: str, group: str | None) -> KafkaInges
 # Status
 
 
-async def show_status(session: Session, topic: str | None, group: str | None) -> int:
+async def show_status(session: StoreSession, topic: str | None, group: str | None) -> int:
     """Print the status of each topic; 1 if messages of one of them do not become jobs."""
     chosen = _chosen(session, topic, group)
     configs = chosen if topic is not None else [config for config in chosen if config.enabled]
@@ -75,7 +75,7 @@ async def show_status(session: Session, topic: str | None, group: str | None) ->
     return 0 if all(view.ready for view in found) else NOT_READY
 
 
-def _print_status(session: Session, view: TopicView) -> None:
+def _print_status(session: StoreSession, view: TopicView) -> None:
     out = session.out
     out.facts(
         {
@@ -91,9 +91,9 @@ def _print_status(session: Session, view: TopicView) -> None:
     )
     if view.partitions:
         out.table(
-            ("partition", "place", "committed", "earliest", "end", "lag", "moved"),
+            ("partition", "position", "committed", "earliest", "end", "lag", "moved"),
             [_row(partition, session.now_ms) for partition in view.partitions],
-            whole=("partition", "place", "lag"),
+            whole=("partition", "position", "lag"),
             spare=("moved", "earliest", "committed"),
         )
     for problem in view.problems:
@@ -111,7 +111,7 @@ def _members(view: TopicView) -> str | None:
 
 
 def _row(partition: PartitionView | OffsetView, now_ms: int) -> Sequence[object]:
-    numbers = (partition.place, partition.committed, partition.earliest, partition.end, partition.lag)
+    numbers = (partition.position, partition.committed, partition.earliest, partition.end, partition.lag)
     moved = None if partition.moved_at is None else relative(ms_of(partition.moved_at), now_ms)
     return (partition.partition, *("-" if number is None else f"{number:,}" for number in numbers), moved)
 
@@ -119,11 +119,11 @@ def _row(partition: PartitionView | OffsetView, now_ms: int) -> Sequence[object]
 # Offsets
 
 
-async def list_offsets(session: Session, topic: str | None, group: str | None) -> None:
+async def list_offsets(session: StoreSession, topic: str | None, group: str | None) -> None:
     """Print how far every partition is read."""
     configs = {(config.group_id, config.topic): config for config in _chosen(session, topic, group)}
-    for place in await session.client.inbox.places(group, topic):
-        key = (place.source.group, place.source.topic)
+    for position in await session.client.inbox.positions(group, topic):
+        key = (position.source.group, position.source.topic)
         if key not in configs:
             configs[key] = _unconfigured(session, key[1], key[0])
     found = [topic_view(await look(config, session.client.inbox)) for _, config in sorted(configs.items())]
@@ -133,9 +133,9 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
             session.out.record(row)
     elif rows:
         session.out.table(
-            ("group", "topic", "partition", "place", "committed", "earliest", "end", "lag", "moved"),
+            ("group", "topic", "partition", "position", "committed", "earliest", "end", "lag", "moved"),
             [(row.group, row.topic, *_row(row, session.now_ms)) for row in rows],
-            whole=("topic", "partition", "place", "lag"),
+            whole=("topic", "partition", "position", "lag"),
             spare=("moved", "earliest", "committed", "group"),
         )
     else:
@@ -146,14 +146,14 @@ async def list_offsets(session: Session, topic: str | None, group: str | None) -
 
 
 async def reset_offsets(
-    session: Session, texts: Sequence[str], topic: str | None, group: str | None, *, yes: bool
+    session: StoreSession, texts: Sequence[str], topic: str | None, group: str | None, *, yes: bool
 ) -> int:
     """Set positions: all that were requested, or none if other consumers are faster each time."""
     if topic is not None:
         raise InvalidRequest("--topic cannot be combined with --reset, which names its topics itself: leave it out")
     zone = ZoneInfo(session.settings.time.zone)
-    wishes = [(wish, await _reader(session, wish, group)) for wish in [parse_reset(text, zone) for text in texts]]
-    changes = await _planned(session, wishes)
+    resets = [(reset, await _reader(session, reset, group)) for reset in [parse_reset(text, zone) for text in texts]]
+    changes = await _planned(session, resets)
     sources = [change.move.source for change in changes]
     for source in sources:
         if sources.count(source) > 1:
@@ -163,58 +163,60 @@ async def reset_offsets(
     if not _is_confirmed(session, changes, yes=yes):
         session.out.note("nothing was changed")
         return UNCHANGED
-    _print_changes(session, await _moved(session, wishes, changes))
+    _print_changes(session, await _moved(session, resets, changes))
     return 0
 
 
-async def _planned(session: Session, wishes: Wishes) -> list[Change]:
-    changes: list[Change] = []
-    for wish, config in wishes:
+async def _planned(session: StoreSession, resets: Resets) -> list[PositionChange]:
+    changes: list[PositionChange] = []
+    for reset, config in resets:
         async with Admin(config.options) as admin:
-            changes += await plan_reset(wish, config.group_id, session.client.inbox, admin)
+            changes += await plan_reset(reset, config.group_id, session.client.inbox, admin)
     return changes
 
 
-async def _moved(session: Session, wishes: Wishes, changes: Sequence[Change]) -> Sequence[Change]:
+async def _moved(session: StoreSession, resets: Resets, changes: Sequence[PositionChange]) -> Sequence[PositionChange]:
     """Set the positions; while a topic is being read they move, and then the reset is planned again."""
     for left in reversed(range(RESET_TRIES)):
         try:
             await session.client.inbox.reset([change.move for change in changes])
-        except PlacesMoved as error:
+        except PositionsMoved as error:
             if not left:
-                raise PlacesMoved(f"{error}; nothing was changed: stop the nodes of the group, or try again") from None
-            changes = await _planned(session, wishes)
+                raise PositionsMoved(
+                    f"{error}; nothing was changed: stop the nodes of the group, or try again"
+                ) from None
+            changes = await _planned(session, resets)
         else:
             break
     return changes
 
 
-async def _reader(session: Session, wish: Reset, group: str | None) -> KafkaIngestConfig:
+async def _reader(session: StoreSession, reset: Reset, group: str | None) -> KafkaIngestConfig:
     """The group that reads the topic: as configured, or as the store remembers it."""
-    configs = [config for config in configured(session) if config.topic == wish.topic]
+    configs = [config for config in configured(session) if config.topic == reset.topic]
     groups = {config.group_id for config in configs}
     if not groups:
-        groups = {place.source.group for place in await session.client.inbox.places(topic=wish.topic)}
+        groups = {position.source.group for position in await session.client.inbox.positions(topic=reset.topic)}
     if group is not None:
         groups = {group}
     if len(groups) != 1:
         which = f"the groups {', '.join(sorted(groups))} read it" if groups else "no group has read it yet"
         raise InvalidRequest(
-            f"it is not clear which group to reset for topic {wish.topic!r}, {which}: add --group NAME"
+            f"it is not clear which group to reset for topic {reset.topic!r}, {which}: add --group NAME"
         )
     (name,) = groups
     known = next((config for config in configs if config.group_id == name), None)
-    return known or _unconfigured(session, wish.topic, name)
+    return known or _unconfigured(session, reset.topic, name)
 
 
-def _is_confirmed(session: Session, changes: Sequence[Change], *, yes: bool) -> bool:
+def _is_confirmed(session: StoreSession, changes: Sequence[PositionChange], *, yes: bool) -> bool:
     if yes:
         return True
     _print_plan(session, changes)
     return confirmed("Do it?", "nothing was changed: add --yes to do this without being asked")
 
 
-def _print_plan(session: Session, changes: Sequence[Change]) -> None:
+def _print_plan(session: StoreSession, changes: Sequence[PositionChange]) -> None:
     for change in changes:
         source, again = change.move.source, change.again
         effect = "nothing changes" if again == 0 else f"{_count(again)} will be read again"
@@ -234,7 +236,7 @@ def _count(messages: int) -> str:
     return "1 message" if messages == 1 else f"{messages:,} messages"
 
 
-def _print_changes(session: Session, changes: Sequence[Change]) -> None:
+def _print_changes(session: StoreSession, changes: Sequence[PositionChange]) -> None:
     for change in changes:
         view = reset_view(change)
         if session.out.as_json:

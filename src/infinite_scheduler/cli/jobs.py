@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from infinite_scheduler.cli.session import Session
+from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import JobRecord
 from infinite_scheduler.views.explain import Explanation, explain
@@ -14,7 +14,7 @@ PAGE = 1000
 """How many jobs are read at a time, so that a long list needs little memory."""
 
 
-async def list_jobs(session: Session, filters: Mapping[str, Any], limit: int, cursor: str | None) -> None:
+async def list_jobs(session: StoreSession, filters: Mapping[str, Any], limit: int, cursor: str | None) -> None:
     """Print up to `limit` jobs; as JSON, a long list is printed while it is read."""
     rows: list[JobView] = []
     left = limit
@@ -33,7 +33,7 @@ async def list_jobs(session: Session, filters: Mapping[str, Any], limit: int, cu
         _print_list(session, rows, cursor)
 
 
-def _print_list(session: Session, jobs: list[JobView], cursor: str | None) -> None:
+def _print_list(session: StoreSession, jobs: list[JobView], cursor: str | None) -> None:
     if not jobs:
         session.out.note("no jobs match")
         return
@@ -61,7 +61,7 @@ def _print_list(session: Session, jobs: list[JobView], cursor: str | None) -> No
         session.out.note(f"there are more: --cursor {cursor}")
 
 
-async def show_job(session: Session, job_id: str) -> None:
+async def show_job(session: StoreSession, job_id: str) -> None:
     """Print one job with its attempts."""
     job = job_details(await session.client.get(job_id))
     if session.out.as_json:
@@ -70,7 +70,7 @@ async def show_job(session: Session, job_id: str) -> None:
         _print_job(session, job)
 
 
-def _print_job(session: Session, job: JobDetails) -> None:
+def _print_job(session: StoreSession, job: JobDetails) -> None:
     now_ms = session.now_ms
     session.out.facts(
         {
@@ -100,29 +100,29 @@ def _print_job(session: Session, job: JobDetails) -> None:
         )
 
 
-async def cancel_job(session: Session, job_id: str) -> None:
+async def cancel_job(session: StoreSession, job_id: str) -> None:
     """Cancel a job."""
     _print_change(session, "cancelled", await session.client.cancel(job_id))
 
 
-async def reschedule_job(session: Session, job_id: str, at: str | None, delay: str | None) -> None:
+async def reschedule_job(session: StoreSession, job_id: str, at: str | None, delay: str | None) -> None:
     """Move a job to another time."""
     if (at is None) == (delay is None):
         raise InvalidRequest("give the time: either --at MOMENT or --in DELAY")
     _print_change(session, "rescheduled", await session.client.reschedule(job_id, at=at, delay=delay))
 
 
-async def run_job_now(session: Session, job_id: str) -> None:
+async def run_job_now(session: StoreSession, job_id: str) -> None:
     """Hand a job over at once."""
     _print_change(session, "runs now:", await session.client.run_now(job_id))
 
 
-async def retry_job(session: Session, job_id: str) -> None:
+async def retry_job(session: StoreSession, job_id: str) -> None:
     """Retry a job."""
     _print_change(session, "tried again:", await session.client.retry(job_id))
 
 
-def _print_change(session: Session, what: str, record: JobRecord) -> None:
+def _print_change(session: StoreSession, what: str, record: JobRecord) -> None:
     if session.out.as_json:
         session.out.record(job_view(record))
     elif record.status.final:
@@ -131,7 +131,7 @@ def _print_change(session: Session, what: str, record: JobRecord) -> None:
         session.out.say(f"{what} {record.id}, due {when(record.job.due_ms, session.now_ms)}")
 
 
-async def explain_job(session: Session, job_id: str) -> None:
+async def explain_job(session: StoreSession, job_id: str) -> None:
     """Say where a job is, which node owns it, and why it has not been handed over."""
     record = await session.client.get(job_id)
     survey = await session.client.survey()
@@ -142,7 +142,7 @@ async def explain_job(session: Session, job_id: str) -> None:
         _print_explanation(session, answer)
 
 
-def _print_explanation(session: Session, answer: Explanation) -> None:
+def _print_explanation(session: StoreSession, answer: Explanation) -> None:
     now_ms, owner = session.now_ms, answer.owner
     session.out.facts(
         {

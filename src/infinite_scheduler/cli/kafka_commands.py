@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from infinite_scheduler.cli.arguments import At, In, Kafka, Yes
-from infinite_scheduler.cli.place import Place, with_place
+from infinite_scheduler.cli.shared_options import SharedOptions, with_options
 
 topics = typer.Typer(help="Create the Kafka topics that jobs come from and go to.")
 ingest = typer.Typer(help="Look at the topics that bring jobs, and set how far they are read.")
@@ -64,9 +64,9 @@ def dlq_root(context: typer.Context) -> None:
 
 
 @topics.command("create")
-@with_place
+@with_options
 def topics_create(
-    place: Place,
+    options: SharedOptions,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -91,26 +91,26 @@ def topics_create(
     kafka: Kafka = None,
 ) -> int:
     """Create missing topics. Existing ones are left as they are, with a note of how they differ."""
-    from infinite_scheduler.cli.topics import create_topics
+    from infinite_scheduler.cli.make_topics import create_topics
 
     shape = {"partitions": partitions, "replication": replication}
-    return create_topics(place, kafka, preset=preset, names=topic or [], shape=shape, retention=retention)
+    return create_topics(options, kafka, preset=preset, names=topic or [], shape=shape, retention=retention)
 
 
 @ingest.command("status")
-@with_place
-def ingest_status(place: Place, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
+@with_options
+def ingest_status(options: SharedOptions, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
     """Say whether the topics that bring jobs are read, by which nodes, and how far. Ends with 1 if one is not ready."""
     from infinite_scheduler.cli.ingest import show_status
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, lambda session: show_status(session, topic, group), kafka=kafka)
+    return ask(options, lambda session: show_status(session, topic, group), kafka=kafka)
 
 
 @ingest.command("offsets")
-@with_place
+@with_options
 def ingest_offsets(
-    place: Place,
+    options: SharedOptions,
     reset: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,19 +126,19 @@ def ingest_offsets(
 ) -> int:
     """List how far topics are read, by the store and by Kafka, or set it."""
     from infinite_scheduler.cli.ingest import list_offsets, reset_offsets
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
 
     if reset:
         return ask(
-            place, lambda session: reset_offsets(session, reset, topic, group, yes=yes), Intent.CHANGE, kafka=kafka
+            options, lambda session: reset_offsets(session, reset, topic, group, yes=yes), Intent.CHANGE, kafka=kafka
         )
-    return ask(place, lambda session: list_offsets(session, topic, group), kafka=kafka)
+    return ask(options, lambda session: list_offsets(session, topic, group), kafka=kafka)
 
 
 @dlq.command("list")
-@with_place
+@with_options
 def dlq_list(
-    place: Place,
+    options: SharedOptions,
     topic: TopicName = None,
     group: GroupName = None,
     state: State = None,
@@ -154,10 +154,10 @@ def dlq_list(
 ) -> int:
     """List dead letters: messages that could not become jobs, and why. The newest first."""
     from infinite_scheduler.cli.dlq import list_letters, read_filters
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
     return ask(
-        place,
+        options,
         lambda session: list_letters(
             session,
             read_filters(session, topic=topic, group=group, state=state, before=before, cursor=cursor, oldest=oldest),
@@ -167,19 +167,19 @@ def dlq_list(
 
 
 @dlq.command("show")
-@with_place
-def dlq_show(place: Place, letter: LetterIdText) -> int:
+@with_options
+def dlq_show(options: SharedOptions, letter: LetterIdText) -> int:
     """Show everything about one dead letter: the message as it came, and what happened to it."""
     from infinite_scheduler.cli.dlq import show_letter
-    from infinite_scheduler.cli.session import ask
+    from infinite_scheduler.cli.store_session import ask
 
-    return ask(place, lambda session: show_letter(session, letter))
+    return ask(options, lambda session: show_letter(session, letter))
 
 
 @dlq.command("replay")
-@with_place
+@with_options
 def dlq_replay(
-    place: Place,
+    options: SharedOptions,
     letters: LetterIds = None,
     every: Annotated[bool, typer.Option("--all", help="All that match and were not replayed before.")] = False,
     topic: TopicName = None,
@@ -197,7 +197,7 @@ def dlq_replay(
 ) -> int:
     """Read dead letters again by the current rules, and accept them as jobs. What is still bad says why, and stays."""
     from infinite_scheduler.cli.dlq import When, read_filters, replay_all, replay_letters
-    from infinite_scheduler.cli.session import Intent, ask
+    from infinite_scheduler.cli.store_session import Intent, ask
     from infinite_scheduler.errors import InvalidRequest
 
     moment = When(at, delay, zone)
@@ -207,9 +207,9 @@ def dlq_replay(
     if letters:
         if given := [f"--{name}" for name, value in filters.items() if value is not None]:
             raise InvalidRequest(f"{', '.join(given)} only works with --all: leave it out, since ids were given")
-        return ask(place, lambda session: replay_letters(session, letters, moment), Intent.CHANGE)
+        return ask(options, lambda session: replay_letters(session, letters, moment), Intent.CHANGE)
     return ask(
-        place,
+        options,
         lambda session: replay_all(session, read_filters(session, **filters, oldest=True), moment, yes=yes),
         Intent.CHANGE,
     )

@@ -3,14 +3,14 @@
 import asyncio
 
 from infinite_scheduler.cli.output import Output
-from infinite_scheduler.cli.place import Place
+from infinite_scheduler.cli.shared_options import SharedOptions
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.store import scheme_of
 
 
-def prepare_store(place: Place, *, create: bool, days: int) -> int:
+def prepare_store(options: SharedOptions, *, create: bool, days: int) -> int:
     """Bring the store up to date, and say what was done."""
-    settings, out = place.settings(), Output(as_json=place.as_json)
+    settings, out = options.settings(), Output(as_json=options.as_json)
     url = settings.store.address_url
     apps = {name: app.shards for name, app in settings.apps.items()}
     scheme = scheme_of(url)

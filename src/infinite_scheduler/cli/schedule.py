@@ -9,9 +9,9 @@ import msgspec
 
 from infinite_scheduler.cli.bulk import Bulk, open_lines
 from infinite_scheduler.cli.output import Output
-from infinite_scheduler.cli.place import Place
-from infinite_scheduler.cli.presence import lack_of_store
-from infinite_scheduler.cli.session import Intent, Session, ask
+from infinite_scheduler.cli.shared_options import SharedOptions
+from infinite_scheduler.cli.store_exists import lack_of_store
+from infinite_scheduler.cli.store_session import Intent, StoreSession, ask
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, UnknownApp
@@ -21,7 +21,7 @@ from infinite_scheduler.views.job import accepted_view
 from infinite_scheduler.views.times import when
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The values of the options."""
 
     app: str
@@ -37,30 +37,30 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name, value in own.items() if value is not None]
 
 
-def schedule_one(place: Place, wish: Wish, *, skip_bad: bool) -> int:
+def schedule_one(options: SharedOptions, job_options: ScheduleOptions, *, skip_bad: bool) -> int:
     """Schedule the job that the options describe."""
     if skip_bad:
         raise InvalidRequest("--skip-bad is for the lines of a file: use it with --from FILE")
-    spec = _spec(wish, place.settings())
-    return ask(place, lambda session: _accept(session, spec), Intent.ADD, app=wish.app)
+    spec = _spec(job_options, options.settings())
+    return ask(options, lambda session: _accept(session, spec), Intent.ADD, app=job_options.app)
 
 
-def _spec(wish: Wish, settings: Settings) -> JobSpec:
+def _spec(job_options: ScheduleOptions, settings: Settings) -> JobSpec:
     """The job as a file of one line, so that both are read in the same way."""
-    if (wish.at is None) == (wish.delay is None):
+    if (job_options.at is None) == (job_options.delay is None):
         raise InvalidTime("give the time: either --at MOMENT or --in DELAY, or --from FILE for many jobs")
-    data = b"null" if wish.data is None else os.fsencode(wish.data)
+    data = b"null" if job_options.data is None else os.fsencode(job_options.data)
     try:
         check_payload(data, settings.limits.payload)
     except InvalidPayload as error:
         raise InvalidPayload(f"""--data: {error}; a text needs quotes of its own: --data '"hello"'""") from None
-    fields = {name: value for name, value in wish.fields.items() if value is not None}
-    fields["at"] = f"in {wish.delay}" if wish.at is None else wish.at
+    fields = {name: value for name, value in job_options.fields.items() if value is not None}
+    fields["at"] = f"in {job_options.delay}" if job_options.at is None else job_options.at
     line = json.dumps(fields).encode().removesuffix(b"}") + b', "data": ' + data + b"}"
-    return Bulk(wish.app, settings, SystemClock().wall_ms()).parse(line)
+    return Bulk(job_options.app, settings, SystemClock().wall_ms()).parse(line)
 
 
-async def _accept(session: Session, spec: JobSpec) -> None:
+async def _accept(session: StoreSession, spec: JobSpec) -> None:
     accepted = (await session.client.submit([spec]))[0]
     if session.out.as_json:
         session.out.record(accepted_view(accepted))
@@ -69,24 +69,28 @@ async def _accept(session: Session, spec: JobSpec) -> None:
     session.out.say(f"{what} {accepted.id} for {spec.app}, due {when(accepted.due_ms, session.now_ms)}")
 
 
-def schedule_file(place: Place, wish: Wish, file: str, *, skip_bad: bool) -> int:
+def schedule_file(options: SharedOptions, job_options: ScheduleOptions, file: str, *, skip_bad: bool) -> int:
     """Schedule the jobs of a file: all of it is checked before the first one is accepted."""
-    if wish.given:
-        raise InvalidRequest(f"--from takes all values from the lines of the file: leave out {', '.join(wish.given)}")
-    check_app_name(wish.app)
-    settings = place.settings()
-    if wish.app not in settings.apps:
-        ask(place, lambda session: _check_known(session, wish.app))
+    if job_options.given:
+        raise InvalidRequest(
+            f"--from takes all values from the lines of the file: leave out {', '.join(job_options.given)}"
+        )
+    check_app_name(job_options.app)
+    settings = options.settings()
+    if job_options.app not in settings.apps:
+        ask(options, lambda session: _check_known(session, job_options.app))
     with open_lines(file) as lines:
-        bulk = Bulk(wish.app, settings, SystemClock().wall_ms())
+        bulk = Bulk(job_options.app, settings, SystemClock().wall_ms())
         if lack_of_store(settings) is None:
-            ask(place, lambda asked: bulk.check(lines, asked.out, skip_bad=skip_bad, client=asked.client))
+            ask(options, lambda asked: bulk.check(lines, asked.out, skip_bad=skip_bad, client=asked.client))
         else:  # nor is it created for a file that is refused
-            asyncio.run(bulk.check(lines, Output(as_json=place.as_json), skip_bad=skip_bad))
-        return ask(place, lambda session: bulk.commit(session, lines, skip_bad=skip_bad), Intent.ADD, app=wish.app)
+            asyncio.run(bulk.check(lines, Output(as_json=options.as_json), skip_bad=skip_bad))
+        return ask(
+            options, lambda session: bulk.commit(session, lines, skip_bad=skip_bad), Intent.ADD, app=job_options.app
+        )
 
 
-async def _check_known(session: Session, app: str) -> None:
+async def _check_known(session: StoreSession, app: str) -> None:
     known = [info.name for info in (await session.client.survey()).view.apps]
     if app not in known:
         raise UnknownApp(app, known)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from infinite_scheduler.cli.output import plain
-from infinite_scheduler.cli.place import Place
+from infinite_scheduler.cli.shared_options import SharedOptions
 from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
@@ -21,9 +21,9 @@ from infinite_scheduler.store import shown_url
 logger = logging.getLogger(__name__)
 
 
-def run_node(place: Place, overrides: Mapping[str, Any]) -> int:
+def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
     """Run until SIGTERM or SIGINT. Returns 1 if handlers had to be abandoned, 0 otherwise."""
-    settings = place.settings(overrides)
+    settings = options.settings(overrides)
     if not settings.apps:
         where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(
@@ -32,7 +32,7 @@ def run_node(place: Place, overrides: Mapping[str, Any]) -> int:
             "and pass the file with --config"
         )
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)
-    return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=place.as_json))
+    return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=options.as_json))
 
 
 async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> int:

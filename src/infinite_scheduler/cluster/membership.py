@@ -18,7 +18,7 @@ from infinite_scheduler.observe.events import (
     Observer,
     OrphanApp,
 )
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo, View
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo, View
 from infinite_scheduler.store.ownership import Claim, Ownership
 
 LOOKS = 4
@@ -34,7 +34,7 @@ DRAIN_AGAIN_MS = 30_000
 Goal = Mapping[ShardKey, str | None]
 
 
-class Keeper(Protocol):
+class ShardHolder(Protocol):
     """The part of a lane that holds its shards."""
 
     taking: bool
@@ -85,26 +85,26 @@ class Membership:
         self,
         node: NodeInfo,
         ownership: Ownership,
-        keepers: Sequence[Keeper],
+        holders: Sequence[ShardHolder],
         lease: Renewal,
         reference: Reference,
         clock: Clock,
         *,
         lease_ms: int,
         heartbeat_ms: int,
-        patience_ms: int,
+        drain_timeout_ms: int,
         seen: Callable[[View], None],
         tell: Observer,
     ) -> None:
         self._seen = seen  # is told of every view before it is acted on
         self._node = node
         self._ownership = ownership
-        self._keepers = keepers
+        self._holders = holders
         self._lease = lease
         self._reference = reference
         self._clock = clock
         self._heartbeat_ms = heartbeat_ms
-        self._patience_ms = patience_ms  # how long a requested drain waits for handlers
+        self._drain_timeout_ms = drain_timeout_ms  # how long a requested drain waits for handlers
         self._tell = tell
         self._planner, self._heirs = Planner(), Planner()
         self._watch = Watch(node, clock, lease_ms=lease_ms, heartbeat_ms=heartbeat_ms)
@@ -151,7 +151,7 @@ class Membership:
         """Look at the cluster once, and act on it."""
         asked_ms = self._clock.steady_ms()
         renew = self._renewed_ms is None or asked_ms - self._renewed_ms >= self._heartbeat_ms
-        held = [dict(keeper.owners()) for keeper in self._keepers]  # taken before the view, so never newer than it
+        held = [dict(holder.owners()) for holder in self._holders]  # taken before the view, so never newer than it
         self._lease.asked()
         view = await self._ownership.beat(
             renew=renew,
@@ -163,8 +163,8 @@ class Membership:
         if renew:
             self._renewed_ms = asked_ms
             if self._lease.renewed(asked_ms):
-                for keeper in self._keepers:
-                    keeper.doubt(list(keeper.owners()), "the lease had lapsed")
+                for holder in self._holders:
+                    holder.doubt(list(holder.owners()), "the lease had lapsed")
         alive = self._watch.look(view)
         self._seen(view)
         self._heed(view)
@@ -188,23 +188,23 @@ class Membership:
             self._say_soon()
             if before:
                 self._not_before_ms.clear()
-                for keeper in self._keepers:
-                    keeper.drain(list(keeper.owners()), for_ms=0)  # call off what cannot end at once
+                for holder in self._holders:
+                    holder.drain(list(holder.owners()), for_ms=0)  # call off what cannot end at once
 
     def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
         shards = {info.shard: info for info in view.shards}
         goal = self._goal(view, alive)
-        kept = {shard for keeper in self._keepers for shard in keeper.owners()}
+        kept = {shard for holder in self._holders for shard in holder.owners()}
         self._not_before_ms = {s: ms for s, ms in self._not_before_ms.items() if s in kept}
-        for number, keeper in enumerate(self._keepers):
-            mine = {s: info for s, info in shards.items() if s.number % len(self._keepers) == number}
-            self._check(keeper, mine, held[number])
+        for number, holder in enumerate(self._holders):
+            mine = {s: info for s, info in shards.items() if s.number % len(self._holders) == number}
+            self._check(holder, mine, held[number])
             if self.leaving:
                 continue
-            self._give_up(keeper, goal)
-            claims = self._claims(keeper, mine, goal, alive, view.dead)
-            if claims and not keeper.taking:
-                keeper.take(claims)
+            self._give_up(holder, goal)
+            claims = self._claims(holder, mine, goal, alive, view.dead)
+            if claims and not holder.taking:
+                holder.take(claims)
 
     def _goal(self, view: View, alive: Mapping[str, NodeInfo]) -> Goal:
         """Which node should own what. What a silent node leaves behind goes to nodes that can know that it is silent.
@@ -224,43 +224,43 @@ class Membership:
         left = [(i.shard.app, i.shard.number) for i in view.shards if i.owner.nonce in silent]
         return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
 
-    def _check(self, keeper: Keeper, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
+    def _check(self, holder: ShardHolder, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
         """Check under the lock the shards that, according to the store, another node owns, before doing more with them.
 
         Shards come and go while the store is asked: what it says may be too old for a shard that was taken meanwhile.
         """
         strange = [
             s
-            for s, owner in keeper.owners().items()
+            for s, owner in holder.owners().items()
             if held.get(s) == owner and s in shards and shards[s].owner != owner
         ]
         if strange:
-            keeper.doubt(strange, "the store names another owner")
+            holder.doubt(strange, "the store names another owner")
 
-    def _give_up(self, keeper: Keeper, goal: Goal) -> None:
+    def _give_up(self, holder: ShardHolder, goal: Goal) -> None:
         """Drain what the plan gives to other nodes, or everything."""
         now_ms = self._clock.steady_ms()
-        held = [s for s in keeper.owners() if self._off or self._not_before_ms.get(s, 0) <= now_ms]
+        held = [s for s in holder.owners() if self._off or self._not_before_ms.get(s, 0) <= now_ms]
         if self._withdrawn:
-            moving, for_ms = held, None if self._off else self._patience_ms
+            moving, for_ms = held, None if self._off else self._drain_timeout_ms
         else:
             at_home = {None, self._node.nonce}
-            free = set(held).difference(keeper.unsettled())  # what a crash left behind is resolved before a shard moves
+            free = set(held).difference(holder.unsettled())  # what a crash left behind is resolved before a shard moves
             moving, for_ms = [s for s in held if s in free and goal.get((s.app, s.number)) not in at_home], DRAIN_MS
         if moving:
             self._not_before_ms.update((s, now_ms + (for_ms or 0) + DRAIN_AGAIN_MS) for s in moving)
-            keeper.drain(moving, for_ms=for_ms)
+            holder.drain(moving, for_ms=for_ms)
 
     def _claims(
         self,
-        keeper: Keeper,
+        holder: ShardHolder,
         shards: Mapping[Shard, ShardInfo],
         goal: Goal,
         alive: Mapping[str, NodeInfo],
         dead: Collection[str],
     ) -> list[Claim]:
         """Shards that this node should own and no live node does, or that have its own nonce after a lost answer."""
-        held = keeper.owners()
+        held = holder.owners()
         claims = []
         for shard, info in shards.items():
             owner = info.owner.nonce

@@ -20,7 +20,7 @@ def plan(
     nothing. The result does not depend on the order of the mappings, and planning it again changes nothing.
     """
     runs = {node: nodes[node] for node in sorted(nodes) if node not in draining}
-    apps = [_App(name, numbers, runs, shards) for name, numbers in _numbers_by_app(shards).items()]
+    apps = [_AppShards(name, numbers, runs, shards) for name, numbers in _numbers_by_app(shards).items()]
     _choose_extras([app for app in apps if app.nodes])
     return {key: owner for app in apps for key, owner in app.owners().items()}
 
@@ -43,7 +43,7 @@ class Planner:
         return self._answer
 
 
-class _App:
+class _AppShards:
     """The shards of one app: each capable node has `base` of them, the nodes in `extras` one more."""
 
     def __init__(
@@ -98,7 +98,7 @@ def _numbers_by_app(shards: Mapping[ShardKey, str | None]) -> dict[str, list[int
     return numbers
 
 
-def _choose_extras(apps: Sequence[_App]) -> None:
+def _choose_extras(apps: Sequence[_AppShards]) -> None:
     """Choose which nodes have one more shard of each app, evenly over all apps and with the fewest moves.
 
     This is a minimum-cost flow with convex costs: start with a good choice and cancel negative cycles until there are
@@ -124,7 +124,7 @@ def _choose_extras(apps: Sequence[_App]) -> None:
                 totals[taker] += 1
 
 
-def _level(apps: Sequence[_App], totals: Counter[str]) -> None:
+def _level(apps: Sequence[_AppShards], totals: Counter[str]) -> None:
     """Move extras from the nodes with the most to those with the fewest, wherever this makes the totals more even."""
     for taker in sorted(totals, key=lambda node: (totals[node], node)):
         while max(totals.values()) > totals[taker] + 1:
@@ -143,9 +143,9 @@ def _level(apps: Sequence[_App], totals: Counter[str]) -> None:
             totals[taker] += 1
 
 
-def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
+def _exchanges(apps: Sequence[_AppShards]) -> dict[tuple[str, str], tuple[int, _AppShards]]:
     """For each giver and taker the app whose extra can be passed at the lowest price: how many more moves it takes."""
-    cheapest: dict[tuple[str, str], tuple[int, _App]] = {}
+    cheapest: dict[tuple[str, str], tuple[int, _AppShards]] = {}
     known: defaultdict[str, set[str]] = defaultdict(set)  # giver → nodes to which it can give at a lower price
     sides = [(app, sorted(app.extras), app.takers()) for app in apps]
     for price in (-1, 0, 1):
@@ -159,7 +159,7 @@ def _exchanges(apps: Sequence[_App]) -> dict[tuple[str, str], tuple[int, _App]]:
 
 
 def _graph(
-    exchanges: Mapping[tuple[str, str], tuple[int, _App]], totals: Mapping[str, int]
+    exchanges: Mapping[tuple[str, str], tuple[int, _AppShards]], totals: Mapping[str, int]
 ) -> list[tuple[str, str, int]]:
     """The exchanges as weighted edges, closed to cycles by a pool; the edges to the pool carry the cost of the totals.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.cluster_state import NodeInfo, View
 
 
 @dataclass(slots=True)

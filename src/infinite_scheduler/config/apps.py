@@ -61,7 +61,7 @@ class RetrySettings(Section):
         return self
 
 
-class ExpireAfter(Section):
+class ExpireAfterSettings(Section):
     """A job that is later than this is not handed over."""
 
     expire_after: PositiveDuration
@@ -69,7 +69,7 @@ class ExpireAfter(Section):
 
 
 def _misfire_shape(value: object) -> str:
-    return "<table>" if isinstance(value, Mapping | ExpireAfter) else "<word>"
+    return "<table>" if isinstance(value, Mapping | ExpireAfterSettings) else "<word>"
 
 
 class AppSettings(Section):
@@ -78,7 +78,8 @@ class AppSettings(Section):
     retry: RetrySettings = RetrySettings()
     """When a failed delivery is retried."""
     misfire: Annotated[
-        Annotated[MisfireWord, Tag("<word>")] | Annotated[ExpireAfter, Tag("<table>")], Discriminator(_misfire_shape)
+        Annotated[MisfireWord, Tag("<word>")] | Annotated[ExpireAfterSettings, Tag("<table>")],
+        Discriminator(_misfire_shape),
     ] = "fire_now"
     """What happens to a late job."""
     misfire_threshold: Duration = timedelta(seconds=60)

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
-from infinite_scheduler.config.address import outweighed
-from infinite_scheduler.config.explain import Layer, explain
+from infinite_scheduler.config.setting_errors import Layer, explain
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
+from infinite_scheduler.config.store_url import outweighed
 from infinite_scheduler.errors import ConfigError
 
 CONFIG_VARIABLE: Final = f"{ENV_PREFIX}CONFIG"

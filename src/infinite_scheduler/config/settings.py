@@ -8,9 +8,9 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from infinite_scheduler.config.apps import AnyApp
-from infinite_scheduler.config.kafka import IngestSettings, KafkaSettings
+from infinite_scheduler.config.kafka_settings import IngestSettings, KafkaSettings
 from infinite_scheduler.config.section import Section
-from infinite_scheduler.config.store import StoreSettings
+from infinite_scheduler.config.store_settings import StoreSettings
 from infinite_scheduler.config.values import (
     AppName,
     Duration,

@@ -6,7 +6,7 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 from collections.abc import Collection, Sequence
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.engine.holdings import Holdings
+from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.window import ROOM
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.store.ownership import Answers, Ownership, Request, named
@@ -17,9 +17,11 @@ IDLE_MS = 1000
 class Answerer:
     """Looks for requests to one lane, decides them in the store, then updates memory."""
 
-    def __init__(self, ownership: Ownership, holdings: Holdings, clock: Clock, *, poll_ms: int, at_most: int) -> None:
+    def __init__(
+        self, ownership: Ownership, owned_shards: OwnedShards, clock: Clock, *, poll_ms: int, at_most: int
+    ) -> None:
         self._ownership = ownership
-        self._holdings = holdings
+        self._owned_shards = owned_shards
         self._clock = clock
         self._poll_ms = poll_ms
         self._at_most = at_most  # jobs named by the requests of one transaction
@@ -33,15 +35,15 @@ class Answerer:
 
     def due_in_ms(self) -> int:
         """Time until the next look, unless poked before."""
-        return self._next_poll_ms - self._clock.steady_ms() if self._holdings.tenures else IDLE_MS
+        return self._next_poll_ms - self._clock.steady_ms() if self._owned_shards.by_shard else IDLE_MS
 
     async def step(self) -> bool:
         """Look for requests when poked, when a shard is new, or when a look is due.
 
         Rules: answer_in_lane, requests_are_read_without_cursor, takeover_answers_requests_first.
         """
-        sound = [t for t in self._holdings.tenures.values() if t.doubt is None]
-        poked = self._poked or any(not t.greeted for t in sound)
+        sound = [t for t in self._owned_shards.by_shard.values() if t.doubt is None]
+        poked = self._poked or any(not t.requests_read for t in sound)
         if not sound or (not poked and self._clock.steady_ms() < self._next_poll_ms):
             return False
         self._poked = False
@@ -58,8 +60,8 @@ class Answerer:
             self._served.update(request.shard for request in requests)
             self._poked = True
             return True
-        for tenure in asked:
-            tenure.greeted = True
+        for owned in asked:
+            owned.requests_read = True
         if len(asked) < len(sound):
             self._poked = True  # for the shards that were passed over
         self._served.clear()
@@ -70,35 +72,35 @@ class Answerer:
 
         Rules: off_wheel_before_decision, undecided_job_returns_to_wheel.
         """
-        holdings = self._holdings
-        owners = holdings.owners_of(request.shard for request in requests)
+        owned_shards = self._owned_shards
+        owners = owned_shards.owners_of(request.shard for request in requests)
         requests = [request for request in requests if request.shard in owners]
         handed_over: set[bytes] = set()
         off: dict[bytes, Job] = {}
         for request in requests:
             if request.change is None:
                 continue
-            tenure, (key,) = holdings.tenures[request.shard], request.keys
-            if key in tenure.out:
+            owned, (key,) = owned_shards.by_shard[request.shard], request.keys
+            if key in owned.handed_over:
                 handed_over.add(key)
-            elif (job := holdings.windows[request.shard.app].take_off(key, tenure)) is not None:
+            elif (job := owned_shards.windows[request.shard.app].take_off(key, owned)) is not None:
                 off[key] = job
-        answers = await holdings.written(owners, self._ownership.answer(owners, requests, handed_over, ROOM))
+        answers = await owned_shards.written(owners, self._ownership.answer(owners, requests, handed_over, ROOM))
         self._follow(answers, handed_over, off)
 
     def _follow(self, answers: Answers, handed_over: Collection[bytes], off: dict[bytes, Job]) -> None:
-        holdings = self._holdings
-        holdings.lower(answers.low_ms)
+        owned_shards = self._owned_shards
+        owned_shards.lower(answers.low_ms)
         stands: dict[bytes, Job | None] = dict(off)
-        for ruling in answers.rulings:
-            if ruling.claimed:
-                stands[ruling.request.keys[0]] = ruling.job
+        for decision in answers.decisions:
+            if decision.claimed:
+                stands[decision.request.keys[0]] = decision.job
         for key, job in stands.items():
             if job is not None and key not in handed_over:
-                holdings.put(job)
+                owned_shards.put(job)
         for job in answers.woken:
             if job.key not in stands:
-                holdings.put(job)
+                owned_shards.put(job)
         for shard, place in answers.left:
-            holdings.tenures[shard].rejoin(place)
-        holdings.lose(answers.lost)
+            owned_shards.by_shard[shard].leave_to_scan(place)
+        owned_shards.lose(answers.lost)

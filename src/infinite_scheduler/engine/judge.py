@@ -6,7 +6,18 @@ from typing import assert_never
 
 import msgspec
 
-from infinite_scheduler.model import MAX_DUE_MS, Cancelled, Done, Expired, Failed, Job, Outcome, Retry, Status, moment
+from infinite_scheduler.model import (
+    MAX_DUE_MS,
+    Cancelled,
+    Done,
+    Expired,
+    Failed,
+    Job,
+    Outcome,
+    Retry,
+    Status,
+    datetime_of,
+)
 from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.store.ownership import Settlement
 
@@ -56,7 +67,7 @@ class Judge(msgspec.Struct, frozen=True):
                 return Status.CANCELLED, 0, None
             case Retry(after, at, reason):
                 if at is not None:
-                    since = at - moment(0)
+                    since = at - datetime_of(0)
                     wished = since // MS + bool(since % MS)  # rounded up: never early
                 elif after is not None:
                     wished = now_ms + after // MS + bool(after % MS)

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 import msgspec
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.engine.absence import Absence
 from infinite_scheduler.engine.answerer import Answerer
-from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.engine.judge import describe
+from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.quarantine import LIFTED
 from infinite_scheduler.engine.settler import AT_MOST, Settler
+from infinite_scheduler.engine.store_outage import StoreOutage
 from infinite_scheduler.engine.sweep import Sweep
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
@@ -23,7 +23,7 @@ from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
 from infinite_scheduler.store.ownership import Claim, Ownership
 
-STRAINED = 2 * AT_MOST
+SATURATED = 2 * AT_MOST
 """With this many outcomes to settle, the lane is behind."""
 
 BACK_OFF_MS = (50, 1000)
@@ -55,12 +55,14 @@ class Lane:
         self._stir = asyncio.Event()
         self._commands: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None] | None]] = deque()
         self._turns = 0
-        self._absence = Absence(clock, tell)
+        self._outage = StoreOutage(clock, tell)
         self.taking = False  # claimed shards may arrive at any moment
-        self.holdings = Holdings(windows, self._absence, clock, tell, marks=ownership.marks is not None)
-        self.settler = Settler(ownership, self.holdings, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set)
+        self.owned_shards = OwnedShards(windows, self._outage, clock, tell, marks=ownership.marks is not None)
+        self.settler = Settler(
+            ownership, self.owned_shards, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set
+        )
         self._answerer = Answerer(
-            ownership, self.holdings, clock, poll_ms=settings.request_poll_ms, at_most=settings.answer_at_most
+            ownership, self.owned_shards, clock, poll_ms=settings.request_poll_ms, at_most=settings.answer_at_most
         )
         self._sweep = Sweep(ownership, windows.values(), clock, settings.sweep_ms, tell)
 
@@ -68,20 +70,20 @@ class Lane:
 
     def owners(self) -> Mapping[Shard, Owner]:
         """The shards held, each with its owner and epoch."""
-        return {shard: tenure.owner for shard, tenure in self.holdings.tenures.items()}
+        return {shard: owned.owner for shard, owned in self.owned_shards.by_shard.items()}
 
     def unsettled(self) -> Collection[Shard]:
         """Shards with suspects about to be handed over: on another node that would take longer, in smaller windows."""
-        paused = {app for app, window in self._windows.items() if window.desk.paused}
-        tenures = self.holdings.tenures
-        return {shard for shard, tenure in tenures.items() if tenure.has_suspects and shard.app not in paused}
+        paused = {app for app, window in self._windows.items() if window.dispatcher.paused}
+        owned_shards = self.owned_shards.by_shard
+        return {shard for shard, owned in owned_shards.items() if owned.has_suspects and shard.app not in paused}
 
     @property
-    def strain(self) -> float:
+    def saturation(self) -> float:
         """How far this lane is behind: below 1 it is not. During a store outage it counts as not behind."""
-        if self._absence.lasts:
+        if self._outage.ongoing:
             return 0.0
-        return max(self.settler.kept / STRAINED, float(any(window.behind for window in self._windows.values())))
+        return max(self.settler.kept / SATURATED, float(any(window.behind for window in self._windows.values())))
 
     def poke(self) -> None:
         """Note that requests may be waiting."""
@@ -107,15 +109,15 @@ class Lane:
         """Hand over no more of these shards, and release them when nothing is in flight; call it off after a while."""
         until_ms = None if for_ms is None else self._clock.steady_ms() + for_ms
         for shard in shards:
-            tenure = self.holdings.tenures.get(shard)
-            if tenure is not None:
-                tenure.draining = True
-                tenure.drain_until_ms = until_ms
+            owned = self.owned_shards.by_shard.get(shard)
+            if owned is not None:
+                owned.draining = True
+                owned.drain_until_ms = until_ms
         self._stir.set()
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
         """Check in the store what is owned of these before anything more is handed over or written."""
-        self.holdings.doubt(shards, why)
+        self.owned_shards.doubt(shards, why)
         self._stir.set()
 
     # The lane's own run
@@ -128,17 +130,17 @@ class Lane:
             try:
                 worked = await self._turn()
             except SchedulerError as error:
-                self._absence.begin(error, self.settler.kept)
+                self._outage.begin(error, self.settler.kept)
                 pause_ms = await self._back_off(pause_ms)
                 continue
             except Exception as error:  # noqa: BLE001 - a bug in one step must cause lateness, not loss
                 self._tell(TaskFailed(part="lane", error=describe(error)))
-                self.holdings.doubt(list(self.holdings.tenures), "a step of the lane failed")
+                self.owned_shards.doubt(list(self.owned_shards.by_shard), "a step of the lane failed")
                 pause_ms = await self._back_off(pause_ms)
                 continue
-            if not self.holdings.tenures:
-                self._absence.end()  # a node that owns nothing has nothing to write
-            if not self._absence.lasts:
+            if not self.owned_shards.by_shard:
+                self._outage.end()  # a node that owns nothing has nothing to write
+            if not self._outage.ongoing:
                 pause_ms = BACK_OFF_MS[0]
             if not worked and not self._commands:
                 await wait(self._clock, self._stir, self._idle_ms())
@@ -167,7 +169,7 @@ class Lane:
         """Time until the next step is due."""
         wall_ms = self._clock.wall_ms()
         waits = [self._answerer.due_in_ms(), self._sweep.due_in_ms()]
-        waits.extend(window.due_in_ms(wall_ms) for window in self._windows.values() if window.tenures)
+        waits.extend(window.due_in_ms(wall_ms) for window in self._windows.values() if window.owned_shards)
         settle_in_ms = self.settler.due_in_ms()
         if settle_in_ms is not None:
             waits.append(settle_in_ms)
@@ -192,43 +194,44 @@ class Lane:
 
     async def _take(self, claims: Sequence[Claim]) -> None:
         try:
-            self.holdings.enter(await self.holdings.written((), self._ownership.take(claims)))
+            self.owned_shards.enter(await self.owned_shards.written((), self._ownership.take(claims)))
         finally:
             self.taking = False
 
     async def _mark(self, jobs: Sequence[Job], size: int, marked: set[bytes]) -> None:
-        tenures = self.holdings.tenures
+        owned_shards = self.owned_shards.by_shard
         known = [
             job
             for job in jobs
-            if (t := tenures.get(Shard(job.app, job.shard))) and (t.held.get(job.key) or t.out.get(job.key)) is job
+            if (t := owned_shards.get(Shard(job.app, job.shard)))
+            and (t.held.get(job.key) or t.handed_over.get(job.key)) is job
         ]
-        owners = self.holdings.owners_of(Shard(job.app, job.shard) for job in known)
+        owners = self.owned_shards.owners_of(Shard(job.app, job.shard) for job in known)
         marks = self._ownership.marks
         if owners and marks is not None:
-            lost = await self.holdings.written(owners, marks.mark(owners, known, size))
+            lost = await self.owned_shards.written(owners, marks.mark(owners, known, size))
             written = owners.keys() - lost
             marked.update(job.key for job in known if Shard(job.app, job.shard) in written)
-            self.holdings.lose(lost)
+            self.owned_shards.lose(lost)
 
     async def _reload(self) -> bool:
         """Wait for open transactions in the store, see what is still owned, and continue from there.
 
         Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
         """
-        doubted = {shard: tenure for shard, tenure in self.holdings.tenures.items() if tenure.doubt is not None}
+        doubted = {shard: owned for shard, owned in self.owned_shards.by_shard.items() if owned.doubt is not None}
         if not doubted:
             return False
-        owners = {shard: tenure.owner for shard, tenure in doubted.items()}
-        handed_over = {key for tenure in doubted.values() for key in tenure.out}
+        owners = {shard: owned.owner for shard, owned in doubted.items()}
+        handed_over = {key for owned in doubted.values() for key in owned.handed_over}
         grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over, LIFTED)}
         why = next(iter(doubted.values())).doubt or ""
-        for shard, tenure in doubted.items():
+        for shard, owned in doubted.items():
             if shard in grants:
-                self._windows[shard.app].forget(tenure)  # including what a step in progress has read since the doubt
-                tenure.load(grants[shard])
+                self._windows[shard.app].forget(owned)  # including what a step in progress has read since the doubt
+                owned.load(grants[shard])
         self._tell(Reloaded(shards=list(grants), why=why))
-        self.holdings.lose(doubted.keys() - grants.keys())
+        self.owned_shards.lose(doubted.keys() - grants.keys())
         self._answerer.poke()
         return True
 
@@ -237,16 +240,16 @@ class Lane:
 
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
-        draining = [t for t in self.holdings.tenures.values() if t.draining and t.doubt is None]
-        empty = [t for t in draining if not t.out]
+        draining = [t for t in self.owned_shards.by_shard.values() if t.draining and t.doubt is None]
+        empty = [t for t in draining if not t.handed_over]
         late = [
             t
             for t in draining
-            if t.out and t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()
+            if t.handed_over and t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()
         ]
-        for tenure in late:
-            tenure.draining = False
-            self._windows[tenure.shard.app].desk.resume(tenure)
+        for owned in late:
+            owned.draining = False
+            self._windows[owned.shard.app].dispatcher.resume(owned)
         if late:
             self._tell(DrainCalledOff(shards=[t.shard for t in late]))
         if not empty:
@@ -254,9 +257,9 @@ class Lane:
         now_ms = self._clock.wall_ms()
         owners = {t.shard: t.owner for t in empty}
         low_ms = {t.shard: self._windows[t.shard.app].low_of(t, now_ms) for t in empty}
-        await self.holdings.written(owners, self._ownership.release(owners, low_ms, LIFTED))
-        for tenure in empty:
-            self.holdings.leave(tenure)
+        await self.owned_shards.written(owners, self._ownership.release(owners, low_ms, LIFTED))
+        for owned in empty:
+            self.owned_shards.leave(owned)
         self._tell(ShardsReleased(shards=list(owners)))
         return True
 
@@ -290,9 +293,9 @@ class Lane:
         if not every:
             return False
         owners = {step.shard: step.owner for step in every}
-        lost = await self.holdings.written(owners, self._ownership.advance(every))
+        lost = await self.owned_shards.written(owners, self._ownership.advance(every))
         for app, some in steps.items():
             if some:
                 self._windows[app].stepped(step for step in some if step.shard not in lost)
-        self.holdings.lose(lost)
+        self.owned_shards.lose(lost)
         return True

@@ -4,8 +4,8 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.agreed_clock import AgreedClock
 from infinite_scheduler.engine.judge import describe
-from infinite_scheduler.engine.moment import Agreed
 from infinite_scheduler.observe.events import HeartbeatBack, HeartbeatFailing, LeaseLapsed, LeaseRenewed, Observer
 
 
@@ -79,9 +79,9 @@ class Gate:
     Rules: lapse_stops_firing, fires_when_due.
     """
 
-    def __init__(self, lease: Lease, agreed: Agreed) -> None:
+    def __init__(self, lease: Lease, agreed_clock: AgreedClock) -> None:
         self.lease = lease
-        self.now_ms = agreed.now_ms  # jobs due up to here may be handed over
+        self.now_ms = agreed_clock.now_ms  # jobs due up to here may be handed over
         self.held_shut = False  # a suspect is handed over alone, or the node stops
 
     @property

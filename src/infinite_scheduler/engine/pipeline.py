@@ -10,20 +10,20 @@ import msgspec
 
 from infinite_scheduler.clock import Clock, sleep, wait
 from infinite_scheduler.cluster.membership import Membership
-from infinite_scheduler.engine.dispatch import AppPlan, Desk
+from infinite_scheduler.engine.agreed_clock import AgreedClock
+from infinite_scheduler.engine.dispatcher import AppPlan, Dispatcher
 from infinite_scheduler.engine.judge import Judge, describe
 from infinite_scheduler.engine.lane import Lane, LaneSettings
 from infinite_scheduler.engine.lease import Gate, Lease
-from infinite_scheduler.engine.moment import Agreed
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.quarantine import Quarantine
-from infinite_scheduler.engine.tenure import Tenure
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
-from infinite_scheduler.policy.limits import Budget
+from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.cluster_state import NodeInfo, View
 from infinite_scheduler.store.ownership import Settlement
 
 LONGEST_NAP_MS = 500
@@ -78,32 +78,32 @@ class Engine:
         self._tell = tell
         self._ownership = store.ownership(node, self._poke)
         self._lease = Lease(clock, settings.lease_ms, tell)
-        self._agreed = Agreed(clock, settings.clock_limit_ms)
-        self._gate = Gate(self._lease, self._agreed)
+        self._agreed_clock = AgreedClock(clock, settings.clock_limit_ms)
+        self._gate = Gate(self._lease, self._agreed_clock)
         chance = (rand or random.Random()).random  # noqa: S311 - spreads retries, guards nothing
         self._budget = Budget(settings.budget_bytes)
-        self.desks = {p.name: Desk(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
-        for app in self.desks:
+        self.dispatchers = {p.name: Dispatcher(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
+        for app in self.dispatchers:
             self._budget.join(app)
         self._lanes = [self._lane() for _ in range(self._ownership.lanes)]
-        self._quarantine = Quarantine(self.desks, self._gate, clock, self._mark, tell)
+        self._quarantine = Quarantine(self.dispatchers, self._gate, clock, self._mark, tell)
         self.membership = Membership(
             node,
             self._ownership,
             self._lanes,
             self._lease,
-            self._agreed,
+            self._agreed_clock,
             clock,
             lease_ms=settings.lease_ms,
             heartbeat_ms=settings.heartbeat_ms,
-            patience_ms=settings.stop_timeout_ms,
+            drain_timeout_ms=settings.stop_timeout_ms,
             seen=self._seen,
             tell=tell,
         )
         self._alarm = asyncio.Event()
-        for desk in self.desks.values():
-            desk.sink, desk.alarm = self._sink, self._alarm.set
-            desk.detain, desk.release = self._quarantine.detain, self._quarantine.release
+        for dispatcher in self.dispatchers.values():
+            dispatcher.sink, dispatcher.alarm = self._sink, self._alarm.set
+            dispatcher.quarantine_job, dispatcher.release = self._quarantine.quarantine_job, self._quarantine.release
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
@@ -111,9 +111,13 @@ class Engine:
         s = self._settings
         windows = {
             app: Window(
-                desk, self._budget, lookahead_ms=s.lookahead_ms, fetch_interval_ms=s.fetch_interval_ms, page=s.page
+                dispatcher,
+                self._budget,
+                lookahead_ms=s.lookahead_ms,
+                fetch_interval_ms=s.fetch_interval_ms,
+                page=s.page,
             )
-            for app, desk in self.desks.items()
+            for app, dispatcher in self.dispatchers.items()
         }
         return Lane(self._ownership, windows, self._clock, s.lane, self._tell)
 
@@ -135,7 +139,7 @@ class Engine:
         self.membership.leave()
         clean = await self._released(self._settings.stop_timeout_ms)
         if not clean:
-            running = [job for desk in self.desks.values() for job in desk.interrupt()]
+            running = [job for dispatcher in self.dispatchers.values() for job in dispatcher.interrupt()]
             for app, jobs in _by_app(running).items():
                 self._tell(StillRunning(app=app, job_ids=[job.id for job in jobs]))
             clean = await self._released(self._settings.heartbeat_ms)
@@ -151,9 +155,9 @@ class Engine:
 
     async def _released(self, within_ms: int) -> bool:
         deadline_ms = self._clock.steady_ms() + within_ms
-        while any(lane.holdings.tenures or lane.taking for lane in self._lanes):
+        while any(lane.owned_shards.by_shard or lane.taking for lane in self._lanes):
             for lane in self._lanes:
-                lane.drain(list(lane.holdings.tenures))  # including those of a take in progress
+                lane.drain(list(lane.owned_shards.by_shard))  # including those of a take in progress
             if self._clock.steady_ms() >= deadline_ms:
                 return False
             await sleep(self._clock, 5)
@@ -189,22 +193,24 @@ class Engine:
         """One timer for all wheels: at each due moment the due jobs go to their dispatchers."""
         while True:
             self._alarm.clear()
-            now_ms = self._agreed.now_ms()
+            now_ms = self._agreed_clock.now_ms()
             due = 0
-            for desk in self.desks.values():
-                next_ms = desk.wheel.next_due_ms()
+            for dispatcher in self.dispatchers.values():
+                next_ms = dispatcher.wheel.next_due_ms()
                 if next_ms is not None and next_ms <= now_ms:
-                    due += desk.tick(now_ms)
+                    due += dispatcher.tick(now_ms)
             rest_ms = next((ms for many, ms in RESTS if due >= many), 0)
             if rest_ms:
                 await sleep(self._clock, rest_ms)
                 continue
-            moments = [ms for desk in self.desks.values() if (ms := desk.wheel.next_due_ms()) is not None]
-            nap_ms = self._agreed.wait_ms(min(moments)) if moments else LONGEST_NAP_MS
+            moments = [
+                ms for dispatcher in self.dispatchers.values() if (ms := dispatcher.wheel.next_due_ms()) is not None
+            ]
+            nap_ms = self._agreed_clock.wait_ms(min(moments)) if moments else LONGEST_NAP_MS
             await wait(self._clock, self._alarm, max(0, min(nap_ms, LONGEST_NAP_MS)))
 
-    def _sink(self, tenure: Tenure, settlement: Settlement) -> None:
-        self._lanes[tenure.shard.number % len(self._lanes)].settler.add(tenure, settlement)
+    def _sink(self, owned: OwnedShard, settlement: Settlement) -> None:
+        self._lanes[owned.shard.number % len(self._lanes)].settler.add(owned, settlement)
 
     async def _mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
         """Mark suspects in their lanes; if a lane's store does not answer, its shards are reloaded."""
@@ -221,12 +227,12 @@ class Engine:
 
     def _seen(self, view: View) -> None:
         """Act on a look at the cluster: what time it is there, which apps are paused; the gate may have opened."""
-        self._agreed.heard(view.clock)
+        self._agreed_clock.heard(view.clock)
         for app in view.apps:
-            desk = self.desks.get(app.name)
-            if desk is not None:
-                desk.paused = app.paused
-                desk.stir()
+            dispatcher = self.dispatchers.get(app.name)
+            if dispatcher is not None:
+                dispatcher.paused = app.paused
+                dispatcher.stir()
 
     async def _upkeep(self) -> None:
         """Run maintenance on one node at a time: the one with the smallest nonce."""
@@ -251,18 +257,18 @@ class Engine:
     def oldest_overdue_ms(self) -> int:
         """The age of the oldest job that is due and not handed over; 0 if there is none."""
         now_ms = self._clock.wall_ms()
-        oldest = [ms for desk in self.desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
+        oldest = [ms for dispatcher in self.dispatchers.values() if (ms := dispatcher.oldest_waiting_ms()) is not None]
         for lane in self._lanes:
-            oldest.extend(tenure.unread_ms for tenure in lane.holdings.tenures.values() if not tenure.scanned)
+            oldest.extend(owned.unread_ms for owned in lane.owned_shards.by_shard.values() if not owned.scanned)
         return max(0, now_ms - min(oldest, default=now_ms))
 
-    def strain(self) -> float:
+    def saturation(self) -> float:
         """How far this node is behind with reading and settling: below 1 it is not."""
-        return max(lane.strain for lane in self._lanes)
+        return max(lane.saturation for lane in self._lanes)
 
     def clock_offset_ms(self) -> int | None:
         """The store's clock minus this machine's; None if the store has no clock."""
-        return self._agreed.offset_ms()
+        return self._agreed_clock.offset_ms()
 
     @property
     def apps_without_node(self) -> int:
@@ -270,7 +276,7 @@ class Engine:
 
     @property
     def shards_owned(self) -> int:
-        return sum(len(lane.holdings.tenures) for lane in self._lanes)
+        return sum(len(lane.owned_shards.by_shard) for lane in self._lanes)
 
     @property
     def bytes_held(self) -> int:

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from infinite_scheduler.clock import Clock, sleep, wait
-from infinite_scheduler.engine.dispatch import Desk, Flight
+from infinite_scheduler.engine.dispatcher import Dispatcher, Flight
 from infinite_scheduler.engine.lease import Gate
-from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.model import Job
 from infinite_scheduler.observe.events import Observer, PoisonFailed, SuspectsFound
 from infinite_scheduler.policy.priority import PriorityQueue
@@ -32,7 +32,7 @@ LOOK_MS, IDLE_MS = 5, 100
 WATCH_MS = 30_000
 """How long a suspect runs alone, if it runs that long; doubled after each death that came later than that."""
 
-PATIENCE_MS = 10_000
+LONGEST_SHUT_MS = 10_000
 """How long the gate is shut to let others end; doubled at each further try, up to the time of a watch."""
 
 LEFT_BEHIND_MS = 10_000
@@ -86,13 +86,15 @@ class Level:
 class Quarantine:
     """Holds suspects back, and hands over only as many as their windows have room for, each marked first."""
 
-    def __init__(self, desks: Mapping[str, Desk], gate: Gate, clock: Clock, mark: Mark, tell: Observer) -> None:
-        self._desks = desks
+    def __init__(
+        self, dispatchers: Mapping[str, Dispatcher], gate: Gate, clock: Clock, mark: Mark, tell: Observer
+    ) -> None:
+        self._dispatchers = dispatchers
         self._gate = gate
         self._clock = clock
         self._mark = mark
         self._tell = tell
-        self._levels = {size: Level(size, desks) for size in SIZES}
+        self._levels = {size: Level(size, dispatchers) for size in SIZES}
         self._stir = asyncio.Event()
         self._alone: Job | None = None  # the gate is shut for this one
         self._watches = 0  # how many watches it has survived before
@@ -101,16 +103,16 @@ class Quarantine:
         self._opened_ms = 0
         self._rest_until_ms = 0
         self._in_the_way: list[Flight] = []  # in flight when the gate last opened: until they end, no job can be alone
-        self._patience_ms = PATIENCE_MS
+        self._shut_limit_ms = LONGEST_SHUT_MS
 
-    def detain(self, job: Job, tenure: Tenure) -> None:
+    def quarantine_job(self, job: Job, owned: OwnedShard) -> None:
         """Take a job that may have ended a process.
 
         Rules: alone_at_death_is_failed, only_alone_is_charged, outlived_is_not_charged.
         """
-        size = tenure.suspects.get(job.key)
-        if size == ALONE and tenure.charged:
-            self._desks[job.app].fail(job, POISON)
+        size = owned.suspects.get(job.key)
+        if size == ALONE and owned.marker_ended:
+            self._dispatchers[job.app].fail(job, POISON)
             self._tell(PoisonFailed(app=job.app, job_id=job.id))
             return
         self._levels[_next_size(size)].wait(job)
@@ -166,27 +168,27 @@ class Quarantine:
 
     def _batch_of(self, app: str, level: Level, most: int) -> list[Job]:
         waiting, batch = level.waiting[app], list[Job]()
-        if self._desks[app].paused:
+        if self._dispatchers[app].paused:
             return batch
         now_ms = self._gate.now_ms()
         while len(waiting) and len(batch) < most:
             job = waiting.pop()
-            tenure = self._tenure(job)
-            if tenure is None:
+            owned = self._tenure(job)
+            if owned is None:
                 continue
             if job.due_ms > now_ms:  # a clock was set back
                 level.wait(job)
                 break
-            if tenure.may_fire:
+            if owned.may_fire:
                 batch.append(job)
             else:
-                tenure.parked.append(job)
+                owned.parked.append(job)
         return batch
 
-    def _tenure(self, job: Job) -> Tenure | None:
+    def _tenure(self, job: Job) -> OwnedShard | None:
         """The owned shard that holds exactly this job, if there is one."""
-        tenure = self._desks[job.app].tenures.get(job.shard)
-        return tenure if tenure is not None and tenure.detained.get(job.key) is job else None
+        owned = self._dispatchers[job.app].owned_shards.get(job.shard)
+        return owned if owned is not None and owned.quarantined.get(job.key) is job else None
 
     def _holds(self, job: Job) -> bool:
         return self._tenure(job) is not None
@@ -206,19 +208,19 @@ class Quarantine:
         app = batch[0].app
         level.marked[app] += fired
         for job in fired:
-            self._desks[app].queue(job)
+            self._dispatchers[app].queue(job)
         if fired and level.size < MANY:
             self._tell(SuspectsFound(app=app, count=len(fired), batch=level.size))
 
     def _under_way(self, job: Job) -> bool:
         """Is it still to be handed over or settled, by the owned shard that holds it now?"""
-        desk = self._desks[job.app]
-        tenure = desk.tenures.get(job.shard)
-        if tenure is None:
+        dispatcher = self._dispatchers[job.app]
+        owned = dispatcher.owned_shards.get(job.shard)
+        if owned is None:
             return False
-        if tenure.out.get(job.key) is job:
+        if owned.handed_over.get(job.key) is job:
             return True  # a drain waits for it as well
-        return tenure.held.get(job.key) is job and not desk.paused and not tenure.draining
+        return owned.held.get(job.key) is job and not dispatcher.paused and not owned.draining
 
     # Alone
 
@@ -249,14 +251,14 @@ class Quarantine:
         if self._clock.steady_ms() >= self._rest_until_ms:
             return False
         was_shut_ms = (self._rest_until_ms - self._opened_ms) // REST
-        if was_shut_ms > PATIENCE_MS or any(desk.flights for desk in self._desks.values()):
+        if was_shut_ms > LONGEST_SHUT_MS or any(dispatcher.flights for dispatcher in self._dispatchers.values()):
             return True
-        due = [ms for desk in self._desks.values() if (ms := desk.oldest_waiting_ms()) is not None]
+        due = [ms for dispatcher in self._dispatchers.values() if (ms := dispatcher.oldest_waiting_ms()) is not None]
         return bool(due) and min(due) <= self._gate.now_ms() + was_shut_ms
 
     def _shut_for(self, job: Job) -> None:
-        tenure = self._tenure(job)
-        self._watches = max(0, ALONE - tenure.suspects.get(job.key, ALONE)) if tenure else 0
+        owned = self._tenure(job)
+        self._watches = max(0, ALONE - owned.suspects.get(job.key, ALONE)) if owned else 0
         self._alone = job
         self._shut_ms = self._clock.steady_ms()
         self._gate.held_shut = True
@@ -265,29 +267,34 @@ class Quarantine:
         now_ms = self._clock.steady_ms()
         self._opened_ms = now_ms
         self._rest_until_ms = now_ms + REST * (now_ms - self._shut_ms)
-        self._in_the_way = [flight for desk in self._desks.values() for flight in desk.flights.values()]
+        self._in_the_way = [
+            flight for dispatcher in self._dispatchers.values() for flight in dispatcher.flights.values()
+        ]
         self._alone = None
         self._gate.held_shut = False
-        for desk in self._desks.values():
-            desk.stir()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.stir()
 
     def _flies(self, flight: Flight) -> bool:
-        return self._desks[flight.job.app].flights.get(flight.job.key) is flight
+        return self._dispatchers[flight.job.app].flights.get(flight.job.key) is flight
 
     async def _others_ended(self) -> bool:
         """Wait until nothing is in flight, but not for long, since nothing is handed over meanwhile.
 
         Rule: wait_to_be_alone_ends.
         """
-        desks = self._desks.values()
-        while any(desk.flights for desk in desks) or (
-            any(desk.busy for desk in desks) and self._clock.steady_ms() < self._shut_ms + LEFT_BEHIND_MS
+        dispatchers = self._dispatchers.values()
+        while any(dispatcher.flights for dispatcher in dispatchers) or (
+            any(dispatcher.busy for dispatcher in dispatchers)
+            and self._clock.steady_ms() < self._shut_ms + LEFT_BEHIND_MS
         ):
-            if self._clock.steady_ms() >= self._shut_ms + self._patience_ms and any(desk.flights for desk in desks):
-                self._patience_ms = min(2 * self._patience_ms, WATCH_MS)
+            if self._clock.steady_ms() >= self._shut_ms + self._shut_limit_ms and any(
+                dispatcher.flights for dispatcher in dispatchers
+            ):
+                self._shut_limit_ms = min(2 * self._shut_limit_ms, WATCH_MS)
                 return False
             await sleep(self._clock, LOOK_MS)
-        self._patience_ms = PATIENCE_MS
+        self._shut_limit_ms = LONGEST_SHUT_MS
         return True
 
     async def _accuse(self, job: Job) -> None:
@@ -297,11 +304,11 @@ class Quarantine:
         """
         if self._tenure(job) is None or job.key not in await self._mark([job], ALONE):
             return
-        tenure, desk = self._tenure(job), self._desks[job.app]
-        may_fire = tenure is not None and tenure.may_fire and not desk.paused and self._gate.lease.valid()
+        owned, dispatcher = self._tenure(job), self._dispatchers[job.app]
+        may_fire = owned is not None and owned.may_fire and not dispatcher.paused and self._gate.lease.valid()
         if may_fire and job.due_ms <= self._gate.now_ms():
             self._watched_until_ms = self._clock.steady_ms() + (WATCH_MS << self._watches)
-            desk.fire_alone(job)
+            dispatcher.fire_alone(job)
             self._tell(SuspectsFound(app=job.app, count=1, batch=ALONE))
 
     async def _let_go(self, job: Job) -> None:
@@ -316,13 +323,13 @@ class Quarantine:
         self._open()
 
     async def _is_cleared(self, job: Job) -> bool:
-        tenure = self._desks[job.app].tenures.get(job.shard)
-        if tenure is None:
+        owned = self._dispatchers[job.app].owned_shards.get(job.shard)
+        if owned is None:
             return True
-        if tenure.out.get(job.key) is job:
+        if owned.handed_over.get(job.key) is job:
             outlived = self._clock.steady_ms() >= self._watched_until_ms
             return outlived and job.key in await self._mark([job], ALONE - 1 - self._watches)
-        if tenure.doubt is not None:
+        if owned.doubt is not None:
             return False  # a mark without an answer is removed when the shard is reloaded
         if self._tenure(job) is None:
             return True

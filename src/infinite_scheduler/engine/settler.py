@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.engine.holdings import Holdings
 from infinite_scheduler.engine.judge import unrecordable
-from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.owned_shard import OwnedShard
+from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Shard, Status
-from infinite_scheduler.observe.events import Observer, Settled, ShardsLost
-from infinite_scheduler.store.ownership import Ownership, Running, Settlement
-from infinite_scheduler.store.ownership import Settled as Recorded
+from infinite_scheduler.observe.events import JobsSettled, Observer, ShardsLost
+from infinite_scheduler.store.ownership import Ownership, Running, Settlement, SettleResult
 
 AT_ONCE = 500
 AT_MOST = 1000
@@ -27,7 +26,7 @@ MANY = 24
 LONGER_MS = 15
 """If the last batch was this large, the next waits this long: a third of the transactions for the same jobs."""
 
-Ended = tuple[Tenure, Settlement]
+Ended = tuple[OwnedShard, Settlement]
 """A delivery that has ended, and the owned shard under which it was made."""
 
 
@@ -40,7 +39,7 @@ class Settler:
     def __init__(
         self,
         ownership: Ownership,
-        holdings: Holdings,
+        owned_shards: OwnedShards,
         clock: Clock,
         tell: Observer,
         *,
@@ -48,7 +47,7 @@ class Settler:
         wake: Callable[[], None],
     ) -> None:
         self._ownership = ownership
-        self._holdings = holdings
+        self._owned_shards = owned_shards
         self._clock = clock
         self._tell = tell
         self._shown_ms = shown_ms
@@ -59,14 +58,14 @@ class Settler:
         self._at_most = AT_MOST
         self._shown_next_ms = 0
 
-    def add(self, tenure: Tenure, settlement: Settlement) -> None:
+    def add(self, owned: OwnedShard, settlement: Settlement) -> None:
         """Queue the outcome of a delivery, to be made durable soon."""
         if not self._outcomes:
             self._first_ms = self._clock.steady_ms()
             self._wake()
         elif len(self._outcomes) == AT_ONCE:
             self._wake()
-        self._outcomes.append((tenure, settlement))
+        self._outcomes.append((owned, settlement))
 
     @property
     def kept(self) -> int:
@@ -87,13 +86,13 @@ class Settler:
             return False
         batch = self._next_batch()
         self._linger_ms = LONGER_MS if len(batch) >= MANY else LINGER_MS
-        owners = self._holdings.owners_of(
+        owners = self._owned_shards.owners_of(
             [t.shard for t, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
         )
         if not owners:
             return False
         try:
-            recorded = await self._holdings.written(
+            recorded = await self._owned_shards.written(
                 owners, self._ownership.settle(owners, [s for _, s in batch], running)
             )
         except SchedulerError:
@@ -118,21 +117,21 @@ class Settler:
             return []
         self._shown_next_ms = self._clock.steady_ms() + self._shown_ms
         since_ms = self._clock.wall_ms() - self._shown_ms
-        mine = (r for window in self._holdings.windows.values() for r in window.desk.long_running(since_ms))
-        return [r for r in mine if self._holdings.sound(Shard(r.job.app, r.job.shard))]
+        mine = (r for window in self._owned_shards.windows.values() for r in window.dispatcher.long_running(since_ms))
+        return [r for r in mine if self._owned_shards.sound(Shard(r.job.app, r.job.shard))]
 
     def _next_batch(self) -> list[Ended]:
         """The next outcomes of shards that are owned without doubt; those of lost shards are dropped."""
         batch, kept, dropped = list[Ended](), deque[Ended](), 0
-        tenures = self._holdings.tenures
+        owned_shards = self._owned_shards.by_shard
         while self._outcomes and len(batch) < self._at_most:
-            tenure, settlement = self._outcomes.popleft()
-            if tenures.get(tenure.shard) is not tenure:
+            owned, settlement = self._outcomes.popleft()
+            if owned_shards.get(owned.shard) is not owned:
                 dropped += 1
-            elif tenure.doubt is not None:
-                kept.append((tenure, settlement))
+            elif owned.doubt is not None:
+                kept.append((owned, settlement))
             else:
-                batch.append((tenure, settlement))
+                batch.append((owned, settlement))
         self._outcomes.extendleft(reversed(kept))
         if dropped:
             self._tell(ShardsLost(shards=(), dropped=dropped))
@@ -143,9 +142,9 @@ class Settler:
         self._at_most = 1
         if len(batch) > 1:
             return batch
-        return [(tenure, unrecordable(settlement, error)) for tenure, settlement in batch]
+        return [(owned, unrecordable(settlement, error)) for owned, settlement in batch]
 
-    def _settled(self, batch: Sequence[Ended], recorded: Recorded) -> None:
+    def _settled(self, batch: Sequence[Ended], recorded: SettleResult) -> None:
         """Update memory with what the store says of each shard: recorded, lost, or not as this node remembered it.
 
         Rules: missed_settle_reloads, lost_shard_costs_no_other.
@@ -153,13 +152,13 @@ class Settler:
         counts: dict[str, dict[str, int]] = {}
         sizes: dict[str, int] = {}
         again = []
-        for tenure, s in batch:
-            if tenure.shard in recorded.lost:
+        for owned, s in batch:
+            if owned.shard in recorded.lost:
                 continue
             app = s.job.app
-            if tenure.out.pop(s.job.key, None) is not None:
+            if owned.handed_over.pop(s.job.key, None) is not None:
                 sizes[app] = sizes.get(app, 0) + s.job.size
-            if tenure.shard in recorded.missed:
+            if owned.shard in recorded.missed:
                 continue
             what = "retried" if s.status is Status.PENDING else s.status.value
             per_app = counts.setdefault(app, {})
@@ -167,13 +166,13 @@ class Settler:
             if s.status is Status.PENDING:
                 again.append(msgspec.structs.replace(s.job, due_ms=s.due_ms, attempt=s.job.attempt + 1))
         for app, size in sizes.items():
-            self._holdings.windows[app].done_with(size)
+            self._owned_shards.windows[app].done_with(size)
         for job in again:
-            self._holdings.put(job)
-        self._holdings.lower(recorded.low_ms)
+            self._owned_shards.put(job)
+        self._owned_shards.lower(recorded.low_ms)
         for app, per_app in counts.items():
-            self._tell(Settled(app=app, counts=per_app))
-        self._holdings.lose(recorded.lost)
-        self._holdings.doubt(recorded.missed, "a job was not as this node remembered it")
+            self._tell(JobsSettled(app=app, counts=per_app))
+        self._owned_shards.lose(recorded.lost)
+        self._owned_shards.doubt(recorded.missed, "a job was not as this node remembered it")
         if self._outcomes:
             self._first_ms = self._clock.steady_ms()

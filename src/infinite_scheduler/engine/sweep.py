@@ -57,16 +57,16 @@ class Sweep:
 
         It begins where low was the last time: low itself passes jobs that memory has lost.
         """
-        tenures = [t for t in window.tenures.values() if t.doubt is None]
-        if not tenures:
+        owned_shards = [t for t in window.owned_shards.values() if t.doubt is None]
+        if not owned_shards:
             return []
-        start_ms = min(t.unswept_ms for t in tenures)
-        end_ms = min(self._clock.wall_ms() - NEWS_MS, *(t.line_ms for t in tenures))
+        start_ms = min(t.unswept_ms for t in owned_shards)
+        end_ms = min(self._clock.wall_ms() - NEWS_MS, *(t.line_ms for t in owned_shards))
         if start_ms >= end_ms:
             return []
-        for tenure in tenures:
-            tenure.unswept_ms = min(tenure.low_ms, end_ms)
-        shards = frozenset(t.shard.number for t in tenures)
+        for owned in owned_shards:
+            owned.unswept_ms = min(owned.low_ms, end_ms)
+        shards = frozenset(t.shard.number for t in owned_shards)
         return [
             Scan(
                 app=window.app,
@@ -87,7 +87,7 @@ class Sweep:
 
 def _forgotten(window: Window, job: Job) -> bool:
     """Is it before what is left to scan, and neither held nor handed over?"""
-    tenure = window.tenures.get(job.shard)
-    if tenure is None or tenure.doubt is not None:
+    owned = window.owned_shards.get(job.shard)
+    if owned is None or owned.doubt is not None:
         return False
-    return job.position < tenure.cursors[job.priority] and job.key not in tenure.held and job.key not in tenure.out
+    return job.position < owned.cursors[job.priority] and job.key not in owned.held and job.key not in owned.handed_over

@@ -6,10 +6,10 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
-from infinite_scheduler.engine.dispatch import Desk
-from infinite_scheduler.engine.tenure import Tenure
+from infinite_scheduler.engine.dispatcher import Dispatcher
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.model import Job, Priority, start_of
-from infinite_scheduler.policy.limits import Budget
+from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.policy.priority import TURNS
 from infinite_scheduler.store.ownership import Page, Scan, Step
 
@@ -31,10 +31,12 @@ OVERDUE_MS = 1000
 class Window:
     """Moves the line of its shards forward, and reads in pages what the line has passed."""
 
-    def __init__(self, desk: Desk, budget: Budget, *, lookahead_ms: int, fetch_interval_ms: int, page: int) -> None:
-        self.desk = desk
-        self.app = desk.app
-        self.tenures: dict[int, Tenure] = {}
+    def __init__(
+        self, dispatcher: Dispatcher, budget: Budget, *, lookahead_ms: int, fetch_interval_ms: int, page: int
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.app = dispatcher.app
+        self.owned_shards: dict[int, OwnedShard] = {}
         self._budget = budget
         self._lookahead_ms = lookahead_ms
         self._longest_step_ms = fetch_interval_ms
@@ -47,32 +49,32 @@ class Window:
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
 
-    def enter(self, tenure: Tenure) -> None:
+    def enter(self, owned: OwnedShard) -> None:
         """Add a shard that is owned from now on."""
-        self.tenures[tenure.shard.number] = tenure
-        self.desk.tenures[tenure.shard.number] = tenure
+        self.owned_shards[owned.shard.number] = owned
+        self.dispatcher.owned_shards[owned.shard.number] = owned
 
-    def leave(self, tenure: Tenure) -> None:
+    def leave(self, owned: OwnedShard) -> None:
         """Forget everything about a shard that is not owned any more."""
-        self.forget(tenure)
-        for job in tenure.out.values():
+        self.forget(owned)
+        for job in owned.handed_over.values():
             self._budget.give(self.app, job.size)
-        tenure.out.clear()
-        if self.tenures.get(tenure.shard.number) is tenure:
-            del self.tenures[tenure.shard.number]
-            del self.desk.tenures[tenure.shard.number]
+        owned.handed_over.clear()
+        if self.owned_shards.get(owned.shard.number) is owned:
+            del self.owned_shards[owned.shard.number]
+            del self.dispatcher.owned_shards[owned.shard.number]
 
-    def forget(self, tenure: Tenure) -> None:
+    def forget(self, owned: OwnedShard) -> None:
         """Drop what is not handed over; it will be read again."""
         elsewhere = 0
-        for job in tenure.held.values():
-            if self.desk.wheel.remove(job.key) is None:
+        for job in owned.held.values():
+            if self.dispatcher.wheel.remove(job.key) is None:
                 elsewhere += 1
             self._budget.give(self.app, job.size)
-        tenure.held.clear()
-        tenure.parked.clear()
-        tenure.detained.clear()
-        self.desk.dropped(elsewhere)
+        owned.held.clear()
+        owned.parked.clear()
+        owned.quarantined.clear()
+        self.dispatcher.dropped(elsewhere)
 
     # Taking jobs in
 
@@ -81,14 +83,14 @@ class Window:
 
         Rules: job_without_room_is_left_to_scan, left_to_scan_at_due_position.
         """
-        tenure = self._wanted_by(job)
-        if tenure is None:
+        owned = self._wanted_by(job)
+        if owned is None:
             return True
         if not self._budget.take(self.app, job.size) and not self._displace_for(job):
-            tenure.rejoin(job.position)
+            owned.leave_to_scan(job.position)
             return False
-        tenure.held[job.key] = job
-        self.desk.receive(job, tenure)
+        owned.held[job.key] = job
+        self.dispatcher.receive(job, owned)
         self._pass_over(job.priority, 1)
         return True
 
@@ -99,12 +101,12 @@ class Window:
             return False
         kept = count = 0
         for job in jobs:
-            tenure = self._wanted_by(job)
-            if tenure is not None:
+            owned = self._wanted_by(job)
+            if owned is not None:
                 kept += job.size
                 count += 1
-                tenure.held[job.key] = job
-                self.desk.receive(job, tenure)
+                owned.held[job.key] = job
+                self.dispatcher.receive(job, owned)
         if kept:
             self._budget.take(self.app, kept)
         if priority is not None:
@@ -116,29 +118,29 @@ class Window:
         for lower in range(priority + 1, len(Priority)):
             self._passed[lower] += count
 
-    def _wanted_by(self, job: Job) -> Tenure | None:
+    def _wanted_by(self, job: Job) -> OwnedShard | None:
         """The owned shard of the job, unless it already has the job.
 
         Rule: held_job_is_not_taken_again.
         """
-        tenure = self.tenures.get(job.shard)
-        if tenure is None or job.key in tenure.held or job.key in tenure.out:
+        owned = self.owned_shards.get(job.shard)
+        if owned is None or job.key in owned.held or job.key in owned.handed_over:
             return None
-        return tenure
+        return owned
 
-    def take_off(self, key: bytes, tenure: Tenure) -> Job | None:
+    def take_off(self, key: bytes, owned: OwnedShard) -> Job | None:
         """Remove a held job from its wheel or queue, so that it cannot be handed over while its change is decided.
 
         Returns a copy: if it is put back, entries for the old one that are still in a queue stay stale.
 
         Rule: off_wheel_before_decision.
         """
-        job = tenure.held.pop(key, None)
-        tenure.detained.pop(key, None)
+        job = owned.held.pop(key, None)
+        owned.quarantined.pop(key, None)
         if job is None:
             return None
-        if self.desk.wheel.remove(key) is None:
-            self.desk.dropped(1)
+        if self.dispatcher.wheel.remove(key) is None:
+            self.dispatcher.dropped(1)
         self._budget.give(self.app, job.size)
         return copy(job)
 
@@ -153,14 +155,14 @@ class Window:
         """
         share = self._share()
         while not self._budget.take(self.app, job.size):
-            victim = self.desk.last_after(job, share)
+            victim = self.dispatcher.last_after(job, share)
             if victim is None:
                 return False
-            tenure = self.desk.tenures[victim.shard]
-            del tenure.held[victim.key]
-            tenure.detained.pop(victim.key, None)
+            owned = self.dispatcher.owned_shards[victim.shard]
+            del owned.held[victim.key]
+            owned.quarantined.pop(victim.key, None)
             self._budget.give(self.app, victim.size)
-            tenure.rejoin(victim.position)
+            owned.leave_to_scan(victim.position)
         return True
 
     def _share(self) -> int:
@@ -184,20 +186,20 @@ class Window:
         return scan
 
     def _next_scan(self, now_ms: int) -> Scan | None:
-        tenures = [t for t in self.tenures.values() if t.doubt is None and t.greeted and not t.scanned]
-        if not tenures:
+        owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and t.requests_read and not t.scanned]
+        if not owned_shards:
             self._backlog = False
             self._passed = [0] * len(Priority)
             return None
-        if min(min(t.cursors) for t in tenures) < start_of(max(0, now_ms - OVERDUE_MS)):
+        if min(min(t.cursors) for t in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
-        if not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in tenures):
-            return self._scan(tenures, None)
-        left = {p: some for p in Priority if (some := [t for t in tenures if t.cursors[p] < t.end])}
+        if not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in owned_shards):
+            return self._scan(owned_shards, None)
+        left = {p: some for p in Priority if (some := [t for t in owned_shards if t.cursors[p] < t.end])}
         first = next(iter(left))
         return self._scan_of_lower(left, now_ms) or self._scan(left[first], first)
 
-    def _scan_of_lower(self, left: Mapping[Priority, Sequence[Tenure]], now_ms: int) -> Scan | None:
+    def _scan_of_lower(self, left: Mapping[Priority, Sequence[OwnedShard]], now_ms: int) -> Scan | None:
         """A page of a priority whose overdue jobs were passed over for long: its share, even if there is no room."""
         share = self._share()
         for priority in (Priority.LOW, Priority.NORMAL):
@@ -209,24 +211,24 @@ class Window:
                 return self._page_of(overdue, priority, min(owed, share), self._share_bytes())
         return None
 
-    def _scan(self, tenures: Sequence[Tenure], priority: Priority | None) -> Scan | None:
+    def _scan(self, owned_shards: Sequence[OwnedShard], priority: Priority | None) -> Scan | None:
         """The next page, if there is room for one, or if it may contain jobs due before others that are held."""
         free = self._budget.free(self.app)
         if free < min(LEAST_PAGE * self._typical, ROOM) and self._budget.used(self.app):
-            latest_ms = self.desk.wheel.latest_due_ms()
-            if latest_ms is None or min(t.cursors[priority or 0] for t in tenures) >= start_of(latest_ms):
+            latest_ms = self.dispatcher.wheel.latest_due_ms()
+            if latest_ms is None or min(t.cursors[priority or 0] for t in owned_shards) >= start_of(latest_ms):
                 return None
         limit = min(self._page, max(LEAST_PAGE, free // self._typical))
-        return self._page_of(tenures, priority, limit, max(free, self._share_bytes()))
+        return self._page_of(owned_shards, priority, limit, max(free, self._share_bytes()))
 
-    def _page_of(self, tenures: Sequence[Tenure], priority: Priority | None, limit: int, room: int) -> Scan:
+    def _page_of(self, owned_shards: Sequence[OwnedShard], priority: Priority | None, limit: int, room: int) -> Scan:
         if priority is not None:
             self._passed[priority] = 0
         return Scan(
             app=self.app,
-            shards=frozenset(t.shard.number for t in tenures),
-            start=min(t.cursors[priority or 0] for t in tenures),
-            end=min(t.end for t in tenures),
+            shards=frozenset(t.shard.number for t in owned_shards),
+            start=min(t.cursors[priority or 0] for t in owned_shards),
+            end=min(t.end for t in owned_shards),
             priority=priority,
             limit=limit,
             room=max(1, min(room, ROOM)),
@@ -234,15 +236,15 @@ class Window:
 
     def begin(self, scan: Scan) -> None:
         """Count the range as read; what is added to the ranges left to scan from now on is not lost."""
-        for tenure in self._of(scan):
+        for owned in self._of(scan):
             for priority in _priorities(scan):
-                tenure.cursors[priority] = max(tenure.cursors[priority], scan.end)
+                owned.cursors[priority] = max(owned.cursors[priority], scan.end)
 
     def unread(self, scan: Scan, start: bytes) -> None:
         """From here on the range of a scan is still to be read."""
-        for tenure in self._of(scan):
+        for owned in self._of(scan):
             for priority in _priorities(scan):
-                tenure.cursors[priority] = min(tenure.cursors[priority], start)
+                owned.cursors[priority] = min(owned.cursors[priority], start)
 
     def scanned(self, scan: Scan, page: Page) -> None:
         """Add the jobs that a scan has found; those that do not fit are left to scan."""
@@ -260,21 +262,21 @@ class Window:
 
     def _leave_unread(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            tenure = self._wanted_by(job)
-            if tenure is not None:
-                tenure.rejoin(job.position)
+            owned = self._wanted_by(job)
+            if owned is not None:
+                owned.leave_to_scan(job.position)
 
-    def _of(self, scan: Scan) -> Iterable[Tenure]:
-        return [t for number, t in self.tenures.items() if number in scan.shards and t.doubt is None]
+    def _of(self, scan: Scan) -> Iterable[OwnedShard]:
+        return [t for number, t in self.owned_shards.items() if number in scan.shards and t.doubt is None]
 
     # Moving the line
 
     def next_steps(self, now_ms: int) -> list[Step]:
         """The shards whose line should move, with their new low; often none."""
-        tenures = [t for t in self.tenures.values() if t.doubt is None and not t.draining]
+        owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and not t.draining]
         goal = now_ms + self._lookahead_ms
         steps = []
-        for t in tenures:
+        for t in owned_shards:
             lead = t.line_ms - now_ms
             if lead > self._least_lead_ms and (not t.scanned or goal - t.line_ms < self._step_ms):
                 continue
@@ -283,8 +285,8 @@ class Window:
             )
         return steps
 
-    def low_of(self, tenure: Tenure, now_ms: int) -> int:
-        return tenure.safe_low(now_ms, self.desk.oldest_waiting_ms())
+    def low_of(self, owned: OwnedShard, now_ms: int) -> int:
+        return owned.safe_low(now_ms, self.dispatcher.oldest_waiting_ms())
 
     def stepped(self, steps: Iterable[Step]) -> None:
         """Lines have moved, durably; what they passed is left to scan, from the line that memory knew.
@@ -292,10 +294,10 @@ class Window:
         Rule: scan_starts_at_remembered_line.
         """
         for step in steps:
-            tenure = self.tenures.get(step.shard.number)
-            if tenure is not None and tenure.owner == step.owner:
-                tenure.line_ms = step.line_ms
-                tenure.low_ms = step.low_ms
+            owned = self.owned_shards.get(step.shard.number)
+            if owned is not None and owned.owner == step.owner:
+                owned.line_ms = step.line_ms
+                owned.low_ms = step.low_ms
         shortest = min(1000, self._longest_step_ms)
         self._step_ms = shortest if self._found else min(2 * self._step_ms, self._longest_step_ms)
         self._found = 0
@@ -304,7 +306,7 @@ class Window:
         """How long the line may stay where it is."""
         spare = [
             t.line_ms - now_ms - (self._lookahead_ms - self._step_ms if t.scanned else self._least_lead_ms)
-            for t in self.tenures.values()
+            for t in self.owned_shards.values()
             if t.doubt is None and not t.draining
         ]
         return max(0, min(spare, default=self._longest_step_ms))

@@ -15,7 +15,7 @@ from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.template import Fields, Text, Value, fields_of, iso
 from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions
-from infinite_scheduler.kafka.options import Value as Property
+from infinite_scheduler.kafka.options import PropertyValue as Property
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.kafka.trace import TRACE, parent
 from infinite_scheduler.model import Done, Failed, Job, key_text
@@ -33,7 +33,7 @@ SCHEDULED_TIME: Final = "job-scheduled-time"
 _DONE: Final = Done()
 _NO_FIELDS: Final[Fields] = {}
 
-Headers = list[tuple[str, bytes | None]]
+RecordHeaders = list[tuple[str, bytes | None]]
 
 
 class TopicHandler(Handler):
@@ -216,7 +216,7 @@ def _entity_id(payload: bytes) -> bytes:
         return b"null"
 
 
-def correlation(job: Job, job_id: str) -> Headers:
+def correlation(job: Job, job_id: str) -> RecordHeaders:
     """The headers by which a message can be found; they are equal when a crash repeats the delivery."""
     attempt = job.attempt
     return [

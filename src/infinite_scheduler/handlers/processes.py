@@ -13,11 +13,11 @@ from weakref import WeakSet
 import msgspec
 
 from infinite_scheduler.errors import Unavailable, WorkerDied
+from infinite_scheduler.handlers.answer_codec import pack, unpack
 from infinite_scheduler.handlers.answers import Answer, as_error, read_answer, read_answers
 from infinite_scheduler.handlers.function import resolve
-from infinite_scheduler.handlers.parcels import pack, unpack
 from infinite_scheduler.model import Job
-from infinite_scheduler.observe.context import LogSettings, current_batch, current_job, log_settings
+from infinite_scheduler.observe.context import LogConfig, current_batch, current_job, log_config
 
 # Never fork: this process has threads, and a fork would copy their locks in whatever state they are.
 _SPAWN: Final = multiprocessing.get_context("spawn")
@@ -36,7 +36,7 @@ class Worker:
         self._function = function
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(
-            target=_serve, args=(theirs, function, batched, log_settings()), name=f"worker {function}", daemon=True
+            target=_serve, args=(theirs, function, batched, log_config()), name=f"worker {function}", daemon=True
         )
         self._process.start()
         theirs.close()
@@ -222,7 +222,7 @@ class Workers:
             return self._idle.pop() if self._idle else None
 
 
-def _serve(connection: Connection, name: str, batched: bool, settings: LogSettings | None) -> None:
+def _serve(connection: Connection, name: str, batched: bool, settings: LogConfig | None) -> None:
     """The main function of a worker process."""
     # Ctrl-C or a service manager's SIGTERM reaches all processes, but calls in flight may finish: the node decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.deadlines import Deadlines
 from infinite_scheduler.handlers.function import check_function, check_importable, is_async, name_of
-from infinite_scheduler.handlers.loading import load_function
+from infinite_scheduler.handlers.import_function import load_function
 from infinite_scheduler.handlers.processes import Errand, Workers
 from infinite_scheduler.handlers.threads import Threads, Work
 from infinite_scheduler.model import Job

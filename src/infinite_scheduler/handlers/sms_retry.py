@@ -12,7 +12,7 @@ import msgspec
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import ConfigError, InvalidPayload
 from infinite_scheduler.handlers.kafka import BATCH, TopicHandler, correlation
-from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 from infinite_scheduler.kafka.producer import Record
 from infinite_scheduler.model import Job, key_text
 
@@ -49,7 +49,7 @@ class SmsRetryJobHandler(TopicHandler):
         topic: str = "SMS_Send",
         *,
         zone: str | ZoneInfo | None = None,
-        properties: Mapping[str, Value] | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
         timeout_ms: int = 30_000,
         batch: int = BATCH,
         clock: Clock | None = None,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from infinite_scheduler.errors import ConfigError, InvalidPayload
-from infinite_scheduler.model import Job, moment
+from infinite_scheduler.model import Job, datetime_of
 
 _PARTS: Final = re.compile(r"(?P<braces>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<odd>[{}])|(?P<text>[^{}]+)")
 _NAME: Final = re.compile(r"[^\s.{}]+(\.[^\s.{}]+)*")
@@ -33,7 +33,7 @@ _JOB: Final[Mapping[str, Callable[[Job], Any]]] = {
     "data": lambda job: msgspec.Raw(job.payload),
 }
 
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 Fields = Mapping[str, msgspec.Raw]
 
 _decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -42,7 +42,7 @@ _decode_nested: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgsp
 
 def iso(ms: int) -> str:
     """A time as `2025-11-03T22:00:00.000Z`."""
-    return f"{moment(ms).isoformat(timespec='milliseconds')[:-6]}Z"
+    return f"{datetime_of(ms).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 def fields_of(payload: bytes) -> Fields:
@@ -53,14 +53,14 @@ def fields_of(payload: bytes) -> Fields:
         raise InvalidPayload('jobData must be an object, such as {"name": "Ada"}') from None
 
 
-def path_of(name: str, what: str) -> Path:
+def path_of(name: str, what: str) -> FieldPath:
     """The path that a dotted name stands for."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{what} has the placeholder {{{name}}}: use the name of a field, such as {{customer.name}}")
     return tuple(name.split("."))
 
 
-def find(fields: Fields, path: Path) -> msgspec.Raw | None:
+def find(fields: Fields, path: FieldPath) -> msgspec.Raw | None:
     """The field at a path as it is in the payload; None if there is none."""
     raw = fields.get(path[0])
     for name in path[1:]:
@@ -80,7 +80,7 @@ def _inside(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
     return inner[int(name)] if name.isdecimal() and int(name) < len(inner) else None
 
 
-def missing(path: Path, what: str) -> InvalidPayload:
+def missing(path: FieldPath, what: str) -> InvalidPayload:
     """The error for data that lacks a field."""
     return InvalidPayload(f"jobData has no field {'.'.join(path)!r}, which {what} needs")
 
@@ -90,7 +90,7 @@ class Placeholder:
 
     def __init__(self, name: str, what: str) -> None:
         self._what = what
-        self.path: Path | None = None
+        self.path: FieldPath | None = None
         self._own: Callable[[Job], Any] | None = None
         path = path_of(name, what)
         if path[0] != "job":
@@ -129,7 +129,7 @@ class Text:
         self.parts = list(_read(template, what))
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[FieldPath]:
         """The fields of the data that are needed."""
         return [part.path for part in self.parts if isinstance(part, Placeholder) and part.path]
 
@@ -155,7 +155,7 @@ class Value:
                 self._parts.append(part)
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[FieldPath]:
         """The fields of the data that are needed."""
         return [path for part in self._parts if isinstance(part, Text) for path in part.paths]
 

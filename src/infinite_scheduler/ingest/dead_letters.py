@@ -6,7 +6,7 @@ from typing import Final
 
 from infinite_scheduler.clock import Clock, wait
 from infinite_scheduler.errors import SchedulerError, SendError
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer

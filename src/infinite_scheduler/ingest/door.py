@@ -12,17 +12,17 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import BrokerUnavailable, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.ahead import Ahead
-from infinite_scheduler.ingest.batch import Batch
-from infinite_scheduler.ingest.courtesy import Courtesy, Strain
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.dead_letters import DeadLetterSender
+from infinite_scheduler.ingest.door_health import DoorHealth
 from infinite_scheduler.ingest.door_parts import DoorParts
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
-from infinite_scheduler.ingest.lookout import Lookout
+from infinite_scheduler.ingest.message import MessageReader
+from infinite_scheduler.ingest.message_batch import MessageBatch
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
-from infinite_scheduler.ingest.placer import Placer
+from infinite_scheduler.ingest.positions import Positions
 from infinite_scheduler.ingest.taker import Taker
+from infinite_scheduler.ingest.throttle import Saturation, Throttle
 from infinite_scheduler.ingest.topic_watch import TopicWatch
-from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.kafka.consumer_thread import ConsumerThread
 from infinite_scheduler.kafka.group_member import GatherLimits, GroupMember, parts
 from infinite_scheduler.kafka.partition import Partition
@@ -64,19 +64,19 @@ class TopicDoor:
         *,
         max_payload: int = MAX_PAYLOAD,
         zone: ZoneInfo | None = None,
-        strain: Strain = lambda: 0.0,
+        saturation: Saturation = lambda: 0.0,
     ) -> None:
         self.config = config
         self._clock = clock
         self._tell = tell
-        self._wire = Wire(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
+        self._reader = MessageReader(handlers, config.zone_info or zone or ZoneInfo("UTC"), max_payload)
         limits = GatherLimits(
             messages=MOST, size=ROOM, poll_messages=config.max_poll_records, poll_ms=config.poll_timeout_ms
         )
         self._consumer = consumer = GroupMember(config.options, config.group_id, [config.topic], limits, clock)
         self._client = client = consumer.client
-        self._patience = patience = ConsumerThread(consumer, clock, self._hang)
-        self._courtesy = Courtesy(config.topic, strain, patience, clock, tell)
+        self._thread = consumer_thread = ConsumerThread(consumer, clock, self._hang)
+        self._throttle = Throttle(config.topic, saturation, consumer_thread, clock, tell)
         self._watch = watch = TopicWatch(config.options, config.topic, clock)
         self._letters = DeadLetterSender(
             config, inbox, clock, tell, lambda number: Partition(config.topic, number) in consumer.held
@@ -87,13 +87,13 @@ class TopicDoor:
             client=client,
             consumer=consumer,
             watch=watch,
-            patience=patience,
+            consumer_thread=consumer_thread,
             clock=clock,
             tell=tell,
         )
-        self._placer = Placer(shared)
+        self._positions = Positions(shared)
         self._taker = Taker(shared, self._letters.add)
-        self._lookout = Lookout(shared)
+        self._health = DoorHealth(shared)
         self._task: asyncio.Task[None] | None = None
         self._paused_since_ms: int | None = None
         self._wait_ms = AWAY_MS[0]
@@ -118,25 +118,25 @@ class TopicDoor:
 
     async def stop(self) -> None:
         """Stop reading: what was gathered is in the store, or left for the next reader of the partition."""
-        if self._task is None or self._patience.stopping:
+        if self._task is None or self._thread.stopping:
             return
-        self._patience.stop()
+        self._thread.stop()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._lookout.stop()
-        await asyncio.gather(self._letters.stop(), self._patience.call(self._consumer.close))
-        self._patience.close()
+        await self._health.stop()
+        await asyncio.gather(self._letters.stop(), self._thread.call(self._consumer.close))
+        self._thread.close()
         self._watch.close()
         self._tell(events.IngestStopped(topic=self.config.topic, group=self.config.group_id))
 
     def _go(self) -> None:
-        if not self._patience.stopping:
+        if not self._thread.stopping:
             self._task = asyncio.create_task(self._run(), name=self._name)
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Begin again, whatever the reason, unless it was stopped or the event loop ends."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if not self._patience.stopping:
+        if not self._thread.stopping:
             self._tell(events.TaskFailed(part=self._name, error=repr(error)))
             self._clock.call_later(AWAY_MS[1], self._begin_anew)
 
@@ -145,18 +145,18 @@ class TopicDoor:
         self._go()
 
     async def _run(self) -> None:
-        while not self._patience.stopping:
+        while not self._thread.stopping:
             try:
                 await self._round()
             except (StoreUnavailable, StoreBroken) as error:
                 await self._wait_for_store(error)
             except BrokerUnavailable as error:
                 self._client.problem = self._client.problem or str(error)
-                await self._patience.pause(AWAY_MS[1])
+                await self._thread.pause(AWAY_MS[1])
             except Exception as error:  # noqa: BLE001 - the door goes on, whatever it is
                 self._tell(events.TaskFailed(part=self._name, error=repr(error)))
                 self._in_doubt = True
-                await self._patience.pause(AWAY_MS[1])
+                await self._thread.pause(AWAY_MS[1])
 
     async def _round(self) -> None:
         """Find out where to begin, gather, store."""
@@ -164,11 +164,11 @@ class TopicDoor:
         if (held := frozenset(self._consumer.held)) != self._held:
             self._held = held
             self._letters.look_soon()
-        await self._lookout.look()
+        await self._health.look()
         if self._in_doubt:
-            await self._patience.call(self._consumer.forget_all)
+            await self._thread.call(self._consumer.forget_all)
             self._in_doubt = False
-        await self._placer.place()
+        await self._positions.find()
         self._go_on()
         try:
             await self._take_what_comes()
@@ -179,16 +179,16 @@ class TopicDoor:
     async def _take_what_comes(self) -> None:
         """Store batch by batch, for a while: while the store writes one, the next is read if there is one."""
         batches = self._batches()
-        ahead = Ahead(lambda: self._patience.call(lambda: next(batches, None)))
+        ahead = Ahead(lambda: self._thread.call(lambda: next(batches, None)))
         while (batch := await ahead.get()) is not None:
             ahead = Ahead(ahead.read)
             began_ms = self._clock.steady_ms()
-            await self._taker.take(batch, self._wire, ahead.begin)
-            await self._courtesy.rest(self._clock.steady_ms() - began_ms)
-            if self._patience.stopping:
+            await self._taker.take(batch, self._reader, ahead.begin)
+            await self._throttle.rest(self._clock.steady_ms() - began_ms)
+            if self._thread.stopping:
                 break
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[MessageBatch]:
         """On the consumer's thread: gather what is there, in parts, and check each message.
 
         A door that keeps up reads nothing ahead: that would take CPU time from handing over.
@@ -197,14 +197,14 @@ class TopicDoor:
         gathered = self._consumer.gather()
         while gathered:
             for messages in parts(gathered, ROOM):
-                yield Batch.read(self.config, messages, self._wire)
+                yield MessageBatch.read(self.config, messages, self._reader)
             gathered = self._consumer.gather_more() if self._clock.steady_ms() < until_ms else []
 
     def _hang(self) -> None:
         """Something takes long on the consumer's thread: report it, once, if it is still the same check."""
-        app, now_ms = self._wire.asked, self._clock.steady_ms()
-        if app is None or self._wire.asks != self._check[0]:
-            self._check = self._wire.asks, now_ms
+        app, now_ms = self._reader.asked, self._clock.steady_ms()
+        if app is None or self._reader.asks != self._check[0]:
+            self._check = self._reader.asks, now_ms
         elif now_ms - self._check[1] >= HANGS_MS and self._hanging is None:
             self._hanging = app
             self._tell(events.CheckHangs(topic=self.config.topic, app=app, after_ms=HANGS_MS))
@@ -217,8 +217,8 @@ class TopicDoor:
             self._paused_since_ms, self._wait_ms = self._clock.steady_ms(), AWAY_MS[0]
             self._tell(events.IngestPaused(topic=self.config.topic, error=str(error)))
         self._in_doubt = True  # so that the positions are read before reading goes on
-        await self._patience.call(self._consumer.stay)
-        await self._patience.pause(self._wait_ms)
+        await self._thread.call(self._consumer.stay)
+        await self._thread.pause(self._wait_ms)
         self._wait_ms = min(self._wait_ms * 2, AWAY_MS[1])
 
     def _go_on(self) -> None:
@@ -261,7 +261,7 @@ class TopicDoor:
         return {
             **self._taker.counts,
             "messagesSentToDLQ": self._letters.sent,
-            "idempotencyCacheSize": self._lookout.live_keys,
+            "idempotencyCacheSize": self._health.live_keys,
         }
 
     @property

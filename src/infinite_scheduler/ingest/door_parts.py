@@ -3,7 +3,7 @@
 import msgspec
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.topic_watch import TopicWatch
 from infinite_scheduler.kafka.consumer_thread import ConsumerThread
 from infinite_scheduler.kafka.group_client import GroupClient
@@ -20,6 +20,6 @@ class DoorParts(msgspec.Struct, frozen=True, kw_only=True):
     client: GroupClient
     consumer: GroupMember
     watch: TopicWatch
-    patience: ConsumerThread
+    consumer_thread: ConsumerThread
     clock: Clock
     tell: Observer

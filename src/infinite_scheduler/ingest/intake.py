@@ -99,7 +99,7 @@ def _refuse(calls: Sequence[Call], error: Exception) -> None:
             call.answer.set_exception(error)
 
 
-def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.Accepted]:
+def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Sequence[events.JobsAccepted]:
     """What observers are told about accepted jobs: one event per app."""
     apps = {spec.app for spec in specs}
     if len(apps) == 1:
@@ -112,8 +112,8 @@ def accepted_events(specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> Se
     return [_accepted(app, *group) for app, group in groups.items()]
 
 
-def _accepted(app: str, specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> events.Accepted:
-    return events.Accepted(
+def _accepted(app: str, specs: Sequence[JobSpec], answers: Sequence[Accepted]) -> events.JobsAccepted:
+    return events.JobsAccepted(
         app=app,
         count=len(specs),
         repeated=sum([answer.repeated for answer in answers]),

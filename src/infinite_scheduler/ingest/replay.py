@@ -8,10 +8,10 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime, SchedulerError
 from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.ingest.message import MessageReader
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD
-from infinite_scheduler.ingest.wire import Wire
 from infinite_scheduler.kafka.trace import trace_id
-from infinite_scheduler.model import Accepted, JobSpec, moment
+from infinite_scheduler.model import Accepted, JobSpec, datetime_of
 from infinite_scheduler.store.inbox import DeadLetter, Inbox
 
 _ENVELOPE: Final = ("appName", "scheduledTime", "jobData")
@@ -77,11 +77,11 @@ class Replayer:
         return spec
 
     def _read(self, letter: DeadLetter, value: bytes | None, zone: ZoneInfo) -> JobSpec:
-        return Wire(self._handlers, zone, self._max_payload).spec(value, lambda: trace_id(letter.headers))
+        return MessageReader(self._handlers, zone, self._max_payload).spec(value, lambda: trace_id(letter.headers))
 
     def _retimed(self, value: bytes, at_ms: int) -> bytes:
         """The message with another time; one that cannot be read is returned unchanged, and refused later."""
-        text = msgspec.Raw(msgspec.json.encode(moment(at_ms).isoformat(timespec="milliseconds")))
+        text = msgspec.Raw(msgspec.json.encode(datetime_of(at_ms).isoformat(timespec="milliseconds")))
         try:
             message = _read(value)
             if any(name in message for name in _ENVELOPE):

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from infinite_scheduler.errors import BrokerUnavailable, InvalidRequest, InvalidTime
-from infinite_scheduler.ingest.kafka import KafkaIngestConfig
+from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.kafka.admin import Admin, Group, TopicInfo
 from infinite_scheduler.policy.calendar import parse_moment
-from infinite_scheduler.store.inbox import Inbox, Move, Place, Source
+from infinite_scheduler.store.inbox import Inbox, Move, Source, TopicPosition
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -24,7 +24,7 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far one partition is read: by the store, by Kafka, and what the topic has. None: not known, or none yet."""
 
     partition: int
-    place: int | None = None  # the store's, which counts
+    position: int | None = None  # the store's, which counts
     moved_ms: int | None = None
     committed: int | None = None
     earliest: int | None = None
@@ -33,7 +33,7 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def next(self) -> int | None:
         """The offset that is read next, if known."""
-        return self.committed if self.place is None else self.place
+        return self.committed if self.position is None else self.position
 
     @property
     def lag(self) -> int | None:
@@ -73,7 +73,9 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
     """Look at a topic from outside, in the store and at the brokers. That no broker answers is part of the result."""
-    places = {place.source.partition: place for place in await inbox.places(config.group_id, config.topic)}
+    positions = {
+        position.source.partition: position for position in await inbox.positions(config.group_id, config.topic)
+    }
     counts = await inbox.letter_counts()
     disabled = "this configuration has enabled = false for it: nodes that use it do not read it"
     status = TopicStatus(
@@ -81,18 +83,18 @@ async def look(config: KafkaIngestConfig, inbox: Inbox) -> TopicStatus:
         group=config.group_id,
         servers=config.bootstrap_servers,
         dlq_topic=config.dlq_topic,
-        partitions=[_partition(partition, places) for partition in sorted(places)],
+        partitions=[_partition(partition, positions) for partition in sorted(positions)],
         letters={state: count for (topic, state), count in sorted(counts.items()) if topic == config.topic},
         notes=() if config.enabled else (disabled,),
     )
     try:
         async with Admin(config.options) as admin:
-            return await _ask_brokers(admin, status, places)
+            return await _ask_brokers(admin, status, positions)
     except BrokerUnavailable as error:
         return msgspec.structs.replace(status, problems=[str(error)])
 
 
-async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, Place]) -> TopicStatus:
+async def _ask_brokers(admin: Admin, status: TopicStatus, positions: Mapping[int, TopicPosition]) -> TopicStatus:
     topic, group = status.topic, status.group
     names = [topic, status.dlq_topic] if status.dlq_topic else [topic]
     found = await admin.overview(names)
@@ -106,7 +108,7 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
     if readers is not None:
         problems += _unread(topic, group, info.partitions, readers)
     topic_id = await admin.topic_id(topic)
-    partitions = [_partition(each, places, bounds.get(each), committed.get(each)) for each in info.partitions]
+    partitions = [_partition(each, positions, bounds.get(each), committed.get(each)) for each in info.partitions]
     return msgspec.structs.replace(
         status,
         brokers=found.brokers,
@@ -114,7 +116,7 @@ async def _ask_brokers(admin: Admin, status: TopicStatus, places: Mapping[int, P
         members=None if readers is None else readers.readers(topic),
         partitions=partitions,
         problems=problems,
-        notes=[*notes, *_oddities(topic, partitions, places, topic_id)],
+        notes=[*notes, *_oddities(topic, partitions, positions, topic_id)],
     )
 
 
@@ -155,11 +157,11 @@ def _unread(topic: str, group: str, partitions: Sequence[int], readers: Group) -
 
 
 def _oddities(
-    topic: str, partitions: Sequence[PartitionStatus], places: Mapping[int, Place], topic_id: str | None
+    topic: str, partitions: Sequence[PartitionStatus], positions: Mapping[int, TopicPosition], topic_id: str | None
 ) -> list[str]:
     """What people should know although it prevents nothing."""
     notes = []
-    former = {place.topic_id for place in places.values()} - {None, topic_id}
+    former = {position.topic_id for position in positions.values()} - {None, topic_id}
     if topic_id is not None and former:
         notes.append(f"topic {topic!r} was created again since it was last read: a node begins at its earliest offset")
     elif lost := [each for each in partitions if _is_lost(each)]:
@@ -171,22 +173,22 @@ def _oddities(
 
 
 def _is_lost(partition: PartitionStatus) -> bool:
-    if partition.place is None or partition.earliest is None or partition.end is None:
+    if partition.position is None or partition.earliest is None or partition.end is None:
         return False
-    return not partition.earliest <= partition.place <= partition.end
+    return not partition.earliest <= partition.position <= partition.end
 
 
 def _partition(
     partition: int,
-    places: Mapping[int, Place],
+    positions: Mapping[int, TopicPosition],
     bounds: tuple[int, int] | None = None,
     committed: int | None = None,
 ) -> PartitionStatus:
-    place = places.get(partition)
+    position = positions.get(partition)
     return PartitionStatus(
         partition=partition,
-        place=None if place is None else place.next,
-        moved_ms=None if place is None else place.moved_ms,
+        position=None if position is None else position.next,
+        moved_ms=None if position is None else position.moved_ms,
         committed=committed,
         earliest=None if bounds is None else bounds[0],
         end=None if bounds is None else bounds[1],
@@ -205,7 +207,7 @@ class Reset(NamedTuple):
     at_ms: int | None = None
 
 
-class Change(NamedTuple):
+class PositionChange(NamedTuple):
     """What a reset would do to one partition."""
 
     move: Move
@@ -239,30 +241,30 @@ def parse_reset(text: str, zone: ZoneInfo) -> Reset:
         ) from None
 
 
-async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Sequence[Change]:
+async def plan_reset(reset: Reset, group: str, inbox: Inbox, admin: Admin) -> Sequence[PositionChange]:
     """What has to change for this reset; nothing is changed yet, and `inbox.reset` notices if the plan is outdated."""
-    info = (await admin.overview([wish.topic])).topics.get(wish.topic)
+    info = (await admin.overview([reset.topic])).topics.get(reset.topic)
     if info is None:
-        raise InvalidRequest(f"topic {wish.topic!r} does not exist: correct its name")
+        raise InvalidRequest(f"topic {reset.topic!r} does not exist: correct its name")
     if info.problem is not None:
         raise BrokerUnavailable(info.problem)
-    if wish.partition is not None and wish.partition not in info.partitions:
+    if reset.partition is not None and reset.partition not in info.partitions:
         last = max(info.partitions)
-        raise InvalidRequest(f"topic {wish.topic!r} has no partition {wish.partition}: use one from 0 to {last}")
-    wanted = info.partitions if wish.partition is None else [wish.partition]
-    bounds = await admin.bounds(wish.topic, wanted)
-    topic_id = await admin.topic_id(wish.topic)
-    at = {} if wish.at_ms is None else await admin.offsets_at(wish.topic, wanted, wish.at_ms)
+        raise InvalidRequest(f"topic {reset.topic!r} has no partition {reset.partition}: use one from 0 to {last}")
+    wanted = info.partitions if reset.partition is None else [reset.partition]
+    bounds = await admin.bounds(reset.topic, wanted)
+    topic_id = await admin.topic_id(reset.topic)
+    at = {} if reset.at_ms is None else await admin.offsets_at(reset.topic, wanted, reset.at_ms)
     # Positions come last: the sooner they are compared, the fewer plans are outdated.
-    places = {place.source.partition: place for place in await inbox.places(group, wish.topic)}
-    if any(partition in places and places[partition].next > bounds[partition][1] for partition in wanted):
-        bounds = await admin.bounds(wish.topic, wanted)  # a node read on, beyond the end that was seen
+    positions = {position.source.partition: position for position in await inbox.positions(group, reset.topic)}
+    if any(partition in positions and positions[partition].next > bounds[partition][1] for partition in wanted):
+        bounds = await admin.bounds(reset.topic, wanted)  # a node read on, beyond the end that was seen
     return [
-        Change(
+        PositionChange(
             Move(
-                source=Source(group, wish.topic, partition),
-                seen=places[partition].next if partition in places else None,
-                next=_aim(wish, partition, bounds[partition], at.get(partition)),
+                source=Source(group, reset.topic, partition),
+                seen=positions[partition].next if partition in positions else None,
+                next=_aim(reset, partition, bounds[partition], at.get(partition)),
                 topic_id=topic_id,
             ),
             *bounds[partition],
@@ -271,18 +273,18 @@ async def plan_reset(wish: Reset, group: str, inbox: Inbox, admin: Admin) -> Seq
     ]
 
 
-def _aim(wish: Reset, partition: int, bounds: tuple[int, int], at: int | None) -> int:
+def _aim(reset: Reset, partition: int, bounds: tuple[int, int], at: int | None) -> int:
     """The offset that the reset means."""
     earliest, end = bounds
-    if wish.at_ms is not None:
+    if reset.at_ms is not None:
         return end if at is None else at
-    if wish.where == EARLIEST:
+    if reset.where == EARLIEST:
         return earliest
-    if wish.where == LATEST:
+    if reset.where == LATEST:
         return end
-    offset = int(wish.where)
+    offset = int(reset.where)
     if not earliest <= offset <= end:
         raise InvalidRequest(
-            f"partition {partition} of topic {wish.topic!r} has no offset {offset}: use one from {earliest} to {end}"
+            f"partition {partition} of topic {reset.topic!r} has no offset {offset}: use one from {earliest} to {end}"
         )
     return offset

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.kafka.chatter import Chatter
+from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
 from infinite_scheduler.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class TopicWatch:
             self._asked = self._arrived_ms = None  # another topic may have the name by now
         if self._asked is None:
             if self._client is None:
-                self._client = AdminClient(self._options.client(), logger=Chatter())
+                self._client = AdminClient(self._options.client(), logger=LibrdkafkaLog())
             answers = self._client.describe_topics(TopicCollection([self._topic]), request_timeout=5)
             self._asked, self._asked_ms = asyncio.wrap_future(answers[self._topic]), self._clock.steady_ms()
             self._asked.add_done_callback(self._arrive)

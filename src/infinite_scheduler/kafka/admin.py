@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from infinite_scheduler.errors import BrokerUnavailable
-from infinite_scheduler.kafka.chatter import Chatter
-from infinite_scheduler.kafka.errors import config_error, reason
+from infinite_scheduler.kafka.broker_errors import config_error, reason
+from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
 from infinite_scheduler.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 """How long brokers may take to answer."""
 
 _OPTIONAL_S: Final = 3.0
@@ -140,7 +140,7 @@ class Admin:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
 
         new = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(settings))
-        made = self._it.create_topics([new], operation_timeout=PATIENCE_S, request_timeout=PATIENCE_S)
+        made = self._it.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
         try:
             await asyncio.wrap_future(made[name])
         except KafkaException as raised:
@@ -154,16 +154,16 @@ class Admin:
         """Delete topics, and groups without members; returns what is left, and why."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        limits = {"operation_timeout": PATIENCE_S, "request_timeout": PATIENCE_S}
+        limits = {"operation_timeout": TIMEOUT_S, "request_timeout": TIMEOUT_S}
         gone = self._it.delete_topics(list(topics), **limits) if topics else {}
         ended = self._it.delete_consumer_groups(list(groups), request_timeout=_FOR_EVER_S) if groups else {}
         asked = [*(("topic", *each) for each in gone.items()), *(("group", *each) for each in ended.items())]
         left = []
         for kind, name, answer in asked:
             try:
-                await _in_time(answer, PATIENCE_S)
+                await _in_time(answer, TIMEOUT_S)
             except TimeoutError:
-                left.append(f"{kind} {name}: no answer within {PATIENCE_S:g} s")
+                left.append(f"{kind} {name}: no answer within {TIMEOUT_S:g} s")
             except KafkaException as raised:
                 if raised.args[0].name() not in _GONE:
                     left.append(f"{kind} {name}: {reason(raised.args[0], self._options, name)}")
@@ -203,7 +203,7 @@ class Admin:
         """All metadata, or the reason why there is none: at once if waiting is useless."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 return self._it.list_topics(timeout=_SLICE_S)
@@ -218,11 +218,11 @@ class Admin:
         from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
 
         wanted = [TopicPartition(topic, partition) for partition in partitions]
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         with closing(self._open(Consumer, group_id=group, enable_auto_commit=False)) as consumer:
             while True:
                 try:
-                    found = consumer.committed(wanted, PATIENCE_S)
+                    found = consumer.committed(wanted, TIMEOUT_S)
                 except KafkaException as raised:
                     error = raised.args[0]
                     if error.name() not in _PASSING or time.monotonic() > until_s:
@@ -233,7 +233,7 @@ class Admin:
 
     def _await_topic(self, name: str) -> None:
         """Wait until the asked broker knows a topic that was just created, which takes a moment."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while True:
             found = self._metadata().topics.get(name)
             if (found is not None and found.partitions) or time.monotonic() > until_s:
@@ -248,7 +248,7 @@ class Admin:
             return {}
 
         def ask() -> "Future[Any]":
-            return _all(self._it.list_offsets(wanted, request_timeout=PATIENCE_S))
+            return _all(self._it.list_offsets(wanted, request_timeout=TIMEOUT_S))
 
         found: dict[TopicPartition, Any] = await self._answer(ask, topic)
         return {each.partition: answer.offset for each, answer in found.items()}
@@ -257,7 +257,7 @@ class Admin:
         """The answer to a request; what was created a moment ago is asked for again until it is ready."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 return await asyncio.wrap_future(ask())
@@ -303,7 +303,7 @@ class Admin:
         """A librdkafka client of this kind."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        settings = self._options.client({"client.id": "infinite-scheduler"}, logger=Chatter(), **own)
+        settings = self._options.client({"client.id": "infinite-scheduler"}, logger=LibrdkafkaLog(), **own)
         settings["error_cb"] = self._suffer
         try:
             return kind(settings)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from infinite_scheduler.errors import BrokerUnavailable
-from infinite_scheduler.kafka.chatter import Chatter
-from infinite_scheduler.kafka.errors import config_error, is_fatal, reason
-from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.broker_errors import config_error, is_fatal, reason
+from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
+from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 from infinite_scheduler.kafka.partition import Partition
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _UNHEARD: Final = 8
 """After so many probes without an answer, a client that once had one may be stuck: librdkafka (2.16) forgets every
 address it knows when a broker that is about to stop says that there are no brokers. A new one knows where to begin."""
 
-DEFAULTS: Final[Mapping[str, Value]] = {
+DEFAULTS: Final[Mapping[str, PropertyValue]] = {
     "client.id": "infinite-scheduler",
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 8192,  # memory is bounded, however much waits in the topic
@@ -88,7 +88,7 @@ class GroupClient:
             enable_partition_eof=True,
         )
         settings["error_cb"] = self._suffer
-        settings["logger"] = Chatter()
+        settings["logger"] = LibrdkafkaLog()
         try:
             self._client = Consumer(settings)
         except KafkaException as error:

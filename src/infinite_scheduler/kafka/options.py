@@ -8,7 +8,7 @@ import msgspec
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.secrets import HIDDEN, is_secret, without_secrets
 
-Value = str | int | float | bool
+PropertyValue = str | int | float | bool
 
 _ACKS: Final = "every message waits for all in-sync replicas; this cannot be changed"
 _TIMEOUT: Final = "it follows the time-out of the app: set timeout there"
@@ -51,7 +51,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
     """The brokers and the properties of librdkafka that all its clients share; printed without secrets."""
 
     bootstrap_servers: str
-    properties: Mapping[str, Value] = {}
+    properties: Mapping[str, PropertyValue] = {}
 
     def __post_init__(self) -> None:
         servers: object = self.bootstrap_servers
@@ -63,7 +63,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
         for name, value in self.properties.items():
             _check(name, value)
 
-    def client(self, defaults: Mapping[str, Value] = {}, /, **own: Any) -> dict[str, Any]:
+    def client(self, defaults: Mapping[str, PropertyValue] = {}, /, **own: Any) -> dict[str, Any]:
         """The configuration of one client; underscores in the names of `own` stand for dots.
 
         The user's properties override `defaults`, but not `own`, on which the code relies.
@@ -72,7 +72,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
         return {**defaults, "bootstrap.servers": self.bootstrap_servers, **self.properties, **named}
 
     @property
-    def shown(self) -> dict[str, Value]:
+    def shown(self) -> dict[str, PropertyValue]:
         """What may be logged."""
         return {
             name: HIDDEN if is_secret(name) else without_secrets(value) if isinstance(value, str) else value
@@ -95,6 +95,6 @@ def _check(name: object, value: object) -> None:
         raise ConfigError(f"a property of Kafka has the name {name!r}; expected one of librdkafka's, such as linger.ms")
     if name in OWNED:
         raise ConfigError(f"the property {name!r} of Kafka cannot be set: {OWNED[name]}")
-    if not isinstance(value, Value):
+    if not isinstance(value, PropertyValue):
         shown = HIDDEN if is_secret(name) else f"a {type(value).__name__}"
         raise ConfigError(f"the property {name!r} of Kafka is {shown}; expected a text, a number or a boolean")

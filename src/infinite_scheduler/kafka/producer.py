@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from infinite_scheduler.errors import ConfigError, SendError
-from infinite_scheduler.kafka.chatter import Chatter
-from infinite_scheduler.kafka.errors import config_error, send_error
-from infinite_scheduler.kafka.options import KafkaOptions, Value
+from infinite_scheduler.kafka.broker_errors import config_error, send_error
+from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
+from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -21,7 +21,7 @@ Delivered = Callable[[int, SendError | None], None]
 
 MESSAGE_TIMEOUT_MS: Final = 20_000
 
-DEFAULTS: Final[dict[str, Value]] = {
+DEFAULTS: Final[dict[str, PropertyValue]] = {
     "client.id": "infinite-scheduler",
     "partitioner": "murmur2_random",  # Java's: the same key goes to the same partition, whichever client sends it
     "linger.ms": 0.5,  # messages are already due, so waiting for more is lateness
@@ -54,7 +54,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 def new_client(
-    options: KafkaOptions, *, message_timeout_ms: int, suffers: "Callable[[KafkaError], None]", **more: Value
+    options: KafkaOptions, *, message_timeout_ms: int, suffers: "Callable[[KafkaError], None]", **more: PropertyValue
 ) -> "Client":
     """A librdkafka producer that writes every message once, to all replicas, or says why not."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - 54 ms that only users of Kafka pay
@@ -64,7 +64,7 @@ def new_client(
         DEFAULTS, enable_idempotence=True, acks="all", message_timeout_ms=message_timeout_ms, **more
     )
     settings["error_cb"] = suffers
-    settings["logger"] = Chatter()
+    settings["logger"] = LibrdkafkaLog()
     try:
         return Client(settings)
     except KafkaException as error:
@@ -91,7 +91,9 @@ class Producer:
     stuck.
     """
 
-    def __init__(self, options: KafkaOptions, *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS, **more: Value) -> None:
+    def __init__(
+        self, options: KafkaOptions, *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS, **more: PropertyValue
+    ) -> None:
         self._options = options
         self._message_timeout_ms = message_timeout_ms
         self._more = more
@@ -275,7 +277,7 @@ class Producer:
 
     # Life of the client
 
-    def _new(self, **more: Value) -> "Client":
+    def _new(self, **more: PropertyValue) -> "Client":
         return new_client(
             self._options,
             message_timeout_ms=self._message_timeout_ms,

@@ -28,7 +28,7 @@ def job_fields() -> dict[str, str | int]:
     return {"app": batch[0].app, "batch": len(batch)} if batch else {}
 
 
-class LogSettings(msgspec.Struct, frozen=True):
+class LogConfig(msgspec.Struct, frozen=True):
     """How log lines are written: kept so that worker processes write in the same way."""
 
     level: str
@@ -36,14 +36,14 @@ class LogSettings(msgspec.Struct, frozen=True):
     modules: Mapping[str, str]
 
 
-_log_settings: list[LogSettings] = []
+_log_config: list[LogConfig] = []
 
 
-def remember_log_settings(settings: LogSettings) -> None:
+def remember_log_config(settings: LogConfig) -> None:
     """Keep how this process writes its log lines."""
-    _log_settings[:] = [settings]
+    _log_config[:] = [settings]
 
 
-def log_settings() -> LogSettings | None:
+def log_config() -> LogConfig | None:
     """How this process writes its log lines, if that was configured."""
-    return _log_settings[0] if _log_settings else None
+    return _log_config[0] if _log_config else None

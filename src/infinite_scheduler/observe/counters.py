@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from infinite_scheduler.model import Shard
 from infinite_scheduler.observe.events import (
-    Accepted,
     AttemptFailed,
     DeadLettersSent,
     DrainCalledOff,
@@ -15,12 +14,13 @@ from infinite_scheduler.observe.events import (
     Event,
     HandedOver,
     HeartbeatFailing,
+    JobsAccepted,
+    JobsSettled,
     LeaseLapsed,
     Maintained,
     MessagesTaken,
     PoisonFailed,
     Reloaded,
-    Settled,
     ShardsLost,
     ShardsReleased,
     ShardsTaken,
@@ -133,7 +133,7 @@ def upper_ms(bucket: int) -> int:
     return ((step + 1) << shift) - 1
 
 
-class _App:
+class _AppCounts:
     """The counters of one app."""
 
     def __init__(self) -> None:
@@ -146,16 +146,16 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._apps: dict[str, _App] = {}
+        self._apps: dict[str, _AppCounts] = {}
         self._node: Counter[str] = Counter(dict.fromkeys(NODE_COUNTS, 0))
         self._topics: dict[str, Counter[str]] = {}
         self._owned: set[Shard] = set()
         self._away = False
         self._gauges: dict[str, Gauge] = {}
         self._counted: Mapping[type[Event], Callable[[Any], None]] = {
-            Accepted: self._accepted,
+            JobsAccepted: self._accepted,
             HandedOver: self._handed_over,
-            Settled: self._settled,
+            JobsSettled: self._settled,
             AttemptFailed: self._per_app("attempts_failed"),
             Early: self._per_app("early"),
             Swept: self._per_app("swept"),
@@ -206,10 +206,10 @@ class Counters:
         known = self._apps.get(app)
         return known.lateness if known is not None else None
 
-    def _app(self, name: str) -> _App:
+    def _app(self, name: str) -> _AppCounts:
         app = self._apps.get(name)
         if app is None:
-            app = self._apps[name] = _App()
+            app = self._apps[name] = _AppCounts()
         return app
 
     def _per_app(self, name: str) -> Callable[[Any], None]:
@@ -228,7 +228,7 @@ class Counters:
 
         return count
 
-    def _accepted(self, event: Accepted) -> None:
+    def _accepted(self, event: JobsAccepted) -> None:
         counts = self._app(event.app).counts
         counts["accepted"] += event.count
         counts["repeated"] += event.repeated
@@ -238,7 +238,7 @@ class Counters:
         app.counts["handed_over"] += len(event.lateness_ms)
         app.lateness.add(event.lateness_ms)
 
-    def _settled(self, event: Settled) -> None:
+    def _settled(self, event: JobsSettled) -> None:
         self._app(event.app).counts.update(event.counts)
 
     def _taken(self, event: ShardsTaken) -> None:

@@ -12,7 +12,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened."""
 
 
-class Accepted(Event, frozen=True, kw_only=True):
+class JobsAccepted(Event, frozen=True, kw_only=True):
     """Jobs were accepted durably."""
 
     app: str
@@ -28,7 +28,7 @@ class HandedOver(Event, frozen=True, kw_only=True):
     lateness_ms: Sequence[int]
 
 
-class Settled(Event, frozen=True, kw_only=True):
+class JobsSettled(Event, frozen=True, kw_only=True):
     """Outcomes are durable: how many of which (done, failed, expired, retried)."""
 
     app: str
@@ -332,7 +332,7 @@ class IngestResumed(Event, frozen=True, kw_only=True):
     paused_ms: int
 
 
-class IngestSlowed(Event, frozen=True, kw_only=True):
+class IngestThrottled(Event, frozen=True, kw_only=True):
     """Reading a topic is throttled so that due jobs come first: it paused for this part of the time."""
 
     topic: str
@@ -340,18 +340,18 @@ class IngestSlowed(Event, frozen=True, kw_only=True):
     of_ms: int
 
 
-class PlaceDiffers(Event, frozen=True, kw_only=True):
+class PositionDiffers(Event, frozen=True, kw_only=True):
     """Kafka's committed offset differs from the group's position in the store, which is used."""
 
     topic: str
     group: str
     partition: int
-    place: int
+    position: int
     committed: int
     command: str
 
 
-class PlacesOvertaken(Event, frozen=True, kw_only=True):
+class PositionsOvertaken(Event, frozen=True, kw_only=True):
     """Another consumer has read on in partitions of this node, or they were reset; it continues from there."""
 
     topic: str
@@ -363,7 +363,7 @@ class OffsetGone(Event, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    place: int
+    position: int
     earliest: int
     end: int
     next: int
@@ -374,7 +374,7 @@ class TopicAnew(Event, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    place: int
+    position: int
     topic_id: str
 
 

@@ -10,9 +10,9 @@ import msgspec
 import structlog
 
 from infinite_scheduler.errors import ConfigError, SchedulerError
-from infinite_scheduler.model import Shard, moment
+from infinite_scheduler.model import Shard, datetime_of
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.context import LogSettings, job_fields, remember_log_settings
+from infinite_scheduler.observe.context import LogConfig, job_fields, remember_log_config
 from infinite_scheduler.observe.events import Event
 
 _ROOT: Final = "infinite_scheduler"
@@ -26,7 +26,7 @@ _LEVELS: Final = {
 }
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """The log line of one kind of event: its logger, level and sentence."""
 
     part: str
@@ -35,183 +35,189 @@ class Line(msgspec.Struct, frozen=True):
     closing: str | None = None  # the field appended to the sentence, for lines that people search for as a whole
 
 
-LINES: Final[Mapping[type[Event], Line]] = {
-    events.Accepted: Line("ingest", logging.DEBUG, "Jobs were accepted and are durable."),
-    events.HandedOver: Line("engine", logging.DEBUG, "Jobs were handed to their handler."),
-    events.Settled: Line("engine", logging.DEBUG, "The outcomes of jobs are durable."),
-    events.AttemptFailed: Line("handlers", logging.WARNING, "A handler failed on a job; the job will be retried."),
-    events.ShardsTaken: Line("cluster", logging.INFO, "This node took shards and hands over their jobs from now on."),
-    events.ShardsReleased: Line("cluster", logging.INFO, "This node released shards in good order."),
-    events.ShardsLost: Line(
+LINES: Final[Mapping[type[Event], LogLine]] = {
+    events.JobsAccepted: LogLine("ingest", logging.DEBUG, "Jobs were accepted and are durable."),
+    events.HandedOver: LogLine("engine", logging.DEBUG, "Jobs were handed to their handler."),
+    events.JobsSettled: LogLine("engine", logging.DEBUG, "The outcomes of jobs are durable."),
+    events.AttemptFailed: LogLine("handlers", logging.WARNING, "A handler failed on a job; the job will be retried."),
+    events.ShardsTaken: LogLine(
+        "cluster", logging.INFO, "This node took shards and hands over their jobs from now on."
+    ),
+    events.ShardsReleased: LogLine("cluster", logging.INFO, "This node released shards in good order."),
+    events.ShardsLost: LogLine(
         "cluster",
         logging.WARNING,
         "Another node took shards from this one, which was silent for too long; jobs in flight there may run twice.",
     ),
-    events.Reloaded: Line("engine", logging.WARNING, "The state of shards was uncertain; they were read again."),
-    events.Swept: Line(
+    events.Reloaded: LogLine("engine", logging.WARNING, "The state of shards was uncertain; they were read again."),
+    events.Swept: LogLine(
         "engine",
         logging.ERROR,
         "The safety net found waiting jobs that were not in memory; they are handed over now, late. "
         "This is a bug in the scheduler: please report it.",
     ),
-    events.Early: Line(
+    events.Early: LogLine(
         "engine",
         logging.ERROR,
         "Jobs were handed over before their moment. "
         "This is a bug in the scheduler, or the clock stepped back: please report it.",
     ),
-    events.StoreAway: Line(
+    events.StoreAway: LogLine(
         "store",
         logging.WARNING,
         "The store does not answer. Nothing is lost: outcomes are kept in memory, and jobs will be late.",
     ),
-    events.StoreBack: Line("store", logging.INFO, "The store answers again."),
-    events.HeartbeatFailing: Line(
+    events.StoreBack: LogLine("store", logging.INFO, "The store answers again."),
+    events.HeartbeatFailing: LogLine(
         "cluster",
         logging.WARNING,
         "The heartbeat of this node failed and is retried; if it fails for too long, other nodes take its shards.",
     ),
-    events.HeartbeatBack: Line("cluster", logging.INFO, "The heartbeat of this node works again."),
-    events.LeaseLapsed: Line(
+    events.HeartbeatBack: LogLine("cluster", logging.INFO, "The heartbeat of this node works again."),
+    events.LeaseLapsed: LogLine(
         "cluster",
         logging.WARNING,
         "This node could not renew its lease in time and hands over nothing until it can; others may take its shards.",
     ),
-    events.LeaseRenewed: Line(
+    events.LeaseRenewed: LogLine(
         "cluster", logging.INFO, "The lease is renewed; jobs are handed over again once the shards are checked."
     ),
-    events.DrainCalledOff: Line(
+    events.DrainCalledOff: LogLine(
         "cluster",
         logging.INFO,
         "Shards to be moved to another node have jobs in flight; they stay here, and the move is retried later.",
     ),
-    events.SuspectsFound: Line(
+    events.SuspectsFound: LogLine(
         "engine",
         logging.WARNING,
         "A process ended while these jobs were in flight; they are handed over in small batches to find the cause.",
     ),
-    events.PoisonFailed: Line(
+    events.PoisonFailed: LogLine(
         "engine", logging.ERROR, "A job was the only one in flight when its process ended, so it has failed."
     ),
-    events.OrphanApp: Line(
+    events.OrphanApp: LogLine(
         "cluster",
         logging.WARNING,
         "No running node can hand over the jobs of this app, so they wait. Start a node that has a handler for it.",
     ),
-    events.AppServed: Line("cluster", logging.INFO, "A node can hand over the jobs of this app again."),
-    events.ClockOff: Line(
+    events.AppServed: LogLine("cluster", logging.INFO, "A node can hand over the jobs of this app again."),
+    events.ClockOff: LogLine(
         "cluster",
         logging.ERROR,
         "The clock of this machine differs too much from the store's, so this node gives up its shards. "
         "Synchronize the clocks: run chrony or another NTP service on this machine and on the store's.",
     ),
-    events.ClockBack: Line(
+    events.ClockBack: LogLine(
         "cluster", logging.INFO, "The clock of this machine agrees with the store's again; this node takes shards."
     ),
-    events.DrainAsked: Line(
+    events.DrainAsked: LogLine(
         "cluster", logging.INFO, "An operator drains this node: it gives up its shards and takes none."
     ),
-    events.DrainLifted: Line("cluster", logging.INFO, "An operator resumed this node: it takes shards again."),
-    events.StillRunning: Line(
+    events.DrainLifted: LogLine("cluster", logging.INFO, "An operator resumed this node: it takes shards again."),
+    events.StillRunning: LogLine(
         "engine",
         logging.WARNING,
         "The node stops while some handlers cannot be stopped and still run; another node runs their jobs again.",
     ),
-    events.MarksMissing: Line(
+    events.MarksMissing: LogLine(
         "store",
         logging.WARNING,
         "The store cannot mark jobs: one that ends its process is handed over again each time, with all beside it.",
     ),
-    events.SettingKept: Line(
+    events.SettingKept: LogLine(
         "store",
         logging.WARNING,
         "An app keeps a setting of the store that it was created with; the configured value applies to new apps only.",
     ),
-    events.Maintained: Line("store", logging.INFO, "Maintenance created tables for coming days or removed old jobs."),
-    events.IngestMade: Line(
-        "ingest.kafka", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
+    events.Maintained: LogLine(
+        "store", logging.INFO, "Maintenance created tables for coming days or removed old jobs."
     ),
-    events.IngestStarted: Line(
-        "ingest.kafka", logging.INFO, "Kafka ingest consumer started for topic:", closing="topic"
+    events.IngestMade: LogLine(
+        "ingest.config", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
     ),
-    events.IngestStopped: Line(
-        "ingest.kafka", logging.INFO, "Kafka ingest consumer stopped for topic:", closing="topic"
+    events.IngestStarted: LogLine(
+        "ingest.config", logging.INFO, "Kafka ingest consumer started for topic:", closing="topic"
     ),
-    events.PartitionsHeld: Line(
-        "ingest.kafka", logging.INFO, "The partitions of a topic that this node reads have changed."
+    events.IngestStopped: LogLine(
+        "ingest.config", logging.INFO, "Kafka ingest consumer stopped for topic:", closing="topic"
     ),
-    events.MessagesTaken: Line("ingest.kafka", logging.DEBUG, "Messages of a topic were processed durably."),
-    events.KeysReused: Line(
-        "ingest.kafka",
+    events.PartitionsHeld: LogLine(
+        "ingest.config", logging.INFO, "The partitions of a topic that this node reads have changed."
+    ),
+    events.MessagesTaken: LogLine("ingest.config", logging.DEBUG, "Messages of a topic were processed durably."),
+    events.KeysReused: LogLine(
+        "ingest.config",
         logging.WARNING,
         "Messages were skipped: their idempotency keys belong to jobs with other content. Send them with new keys.",
     ),
-    events.DeadLettersKept: Line(
-        "ingest.kafka", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
+    events.DeadLettersKept: LogLine(
+        "ingest.config", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
     ),
-    events.DeadLettersSent: Line("ingest.kafka", logging.DEBUG, "Dead letters were sent to their topic."),
-    events.DeadLettersRefused: Line(
-        "ingest.kafka",
+    events.DeadLettersSent: LogLine("ingest.config", logging.DEBUG, "Dead letters were sent to their topic."),
+    events.DeadLettersRefused: LogLine(
+        "ingest.config",
         logging.WARNING,
         "Dead letters cannot be sent to their topic; they stay in the store.",
     ),
-    events.DeadLettersWait: Line(
-        "ingest.kafka",
+    events.DeadLettersWait: LogLine(
+        "ingest.config",
         logging.WARNING,
         "Dead letters cannot be sent to their topic at the moment; they are safe in the store, and sending is retried.",
     ),
-    events.ChecksFailing: Line(
-        "ingest.kafka",
+    events.ChecksFailing: LogLine(
+        "ingest.config",
         logging.WARNING,
         "A handler could not check the data of messages; the check is retried, then they become dead letters.",
     ),
-    events.CheckHangs: Line(
-        "ingest.kafka",
+    events.CheckHangs: LogLine(
+        "ingest.config",
         logging.ERROR,
         "The check of an app does not return; the messages of this topic wait for it.",
     ),
-    events.TopicAway: Line(
-        "ingest.kafka",
+    events.TopicAway: LogLine(
+        "ingest.config",
         logging.WARNING,
         "This topic cannot be read at the moment; reading is retried until it works.",
     ),
-    events.TopicBack: Line("ingest.kafka", logging.INFO, "This topic can be read again."),
-    events.IngestPaused: Line(
-        "ingest.kafka",
+    events.TopicBack: LogLine("ingest.config", logging.INFO, "This topic can be read again."),
+    events.IngestPaused: LogLine(
+        "ingest.config",
         logging.WARNING,
         "The store does not take the messages of this topic; they wait in Kafka, and none becomes a dead letter.",
     ),
-    events.IngestResumed: Line("ingest.kafka", logging.INFO, "The store takes the messages of this topic again."),
-    events.IngestSlowed: Line(
-        "ingest.kafka",
+    events.IngestResumed: LogLine("ingest.config", logging.INFO, "The store takes the messages of this topic again."),
+    events.IngestThrottled: LogLine(
+        "ingest.config",
         logging.WARNING,
         "Reading this topic is throttled because the node is behind with due jobs. Add a node or a faster store.",
     ),
-    events.PlaceDiffers: Line(
-        "ingest.kafka",
+    events.PositionDiffers: LogLine(
+        "ingest.config",
         logging.WARNING,
         "Kafka's committed offset differs from the position in the store, which is used. The command shown resets it.",
     ),
-    events.PlacesOvertaken: Line(
-        "ingest.kafka",
+    events.PositionsOvertaken: LogLine(
+        "ingest.config",
         logging.INFO,
         "Another consumer has read on in partitions of this topic, or they were reset; this node continues from there.",
     ),
-    events.OffsetGone: Line(
-        "ingest.kafka",
+    events.OffsetGone: LogLine(
+        "ingest.config",
         logging.WARNING,
         "The topic no longer has the next messages; it is read from the earliest message that may be unread.",
     ),
-    events.TopicAnew: Line(
-        "ingest.kafka",
+    events.TopicAnew: LogLine(
+        "ingest.config",
         logging.WARNING,
         "The topic was deleted and created again with the same name; it is read from its beginning.",
     ),
-    events.TaskFailed: Line("engine", logging.ERROR, "A part of the scheduler met an unexpected error; it continues."),
+    events.TaskFailed: LogLine(
+        "engine", logging.ERROR, "A part of the scheduler met an unexpected error; it continues."
+    ),
 }
 """The line of every kind of event."""
 
-_GIVEN_UP: Final = Line(
+_GIVEN_UP: Final = LogLine(
     "handlers", logging.WARNING, "A handler failed on a job, and no attempt is left: the job fails."
 )
 
@@ -342,7 +348,7 @@ def _runs(numbers: Sequence[int]) -> str:
 
 def _iso(ms: int) -> str:
     try:
-        return moment(ms).isoformat(timespec="milliseconds")
+        return datetime_of(ms).isoformat(timespec="milliseconds")
     except OverflowError:  # after the year 9999, which datetime cannot represent
         return f"{ms} ms"
 
@@ -352,7 +358,7 @@ _SHOW: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
     "job_ids": lambda ids: _shown("job_ids", ids),
     "request_ids": lambda ids: _shown("request_ids", ids),
     "made": lambda names: _shown("made", names),
-    "messages": lambda places: _shown("messages", places),
+    "messages": lambda positions: _shown("messages", positions),
     "errors": lambda errors: _shown("errors", errors),
     "keys": lambda keys: _shown("keys", keys),
     "partitions": lambda numbers: {"partitions": _runs(sorted(numbers)) or "none"},
@@ -391,7 +397,7 @@ def configure_logging(level: str = "info", format: str = "console", modules: Map
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # loggers created before a second call must follow it
     )
-    remember_log_settings(LogSettings(level=level, format=format, modules=dict(modules or {})))
+    remember_log_config(LogConfig(level=level, format=format, modules=dict(modules or {})))
 
 
 class _Stderr(logging.StreamHandler[Any]):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from infinite_scheduler.model import Accepted, Change, JobRecord, JobSpec
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.cluster_state import AppInfo
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -17,7 +17,7 @@ class Holder(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request to change a job; not granted means too late."""
 
     granted: bool
@@ -62,11 +62,11 @@ class Accepting(ABC):
         *,
         due_ms: int | None = None,
         app: str | None = None,
-        patience_ms: int,
-    ) -> Verdict:
+        timeout_ms: int,
+    ) -> Decision:
         """Cancel, reschedule, run now or retry one job. Durable on return.
 
         A granted cancel is never handed over, a granted reschedule not at the old time. Asks the owner if the owner
-        decides; raises Unavailable if the owner does not answer within `patience_ms`: then nothing was and nothing will
+        decides; raises Unavailable if the owner does not answer within `timeout_ms`: then nothing was and nothing will
         be decided. Raises UnknownJob.
         """

@@ -12,8 +12,8 @@ from typing import Any
 
 from infinite_scheduler.model import Accepted, Change, JobSpec
 from infinite_scheduler.store.abilities import Abilities, Ability
-from infinite_scheduler.store.accepting import Accepting, Holder, Verdict
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.accepting import Accepting, Decision, Holder
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.inbox import Inbox
 from infinite_scheduler.store.looking import Found, Looking, Query
 from infinite_scheduler.store.operating import Operating
@@ -51,9 +51,9 @@ class Store(Accepting, Looking, Operating):
         raise self.abilities.refusal(Ability.IDEMPOTENCY_KEYS)
 
     async def change(
-        self, change: Change, key: bytes, *, due_ms: int | None = None, app: str | None = None, patience_ms: int
-    ) -> Verdict:
-        del key, due_ms, app, patience_ms
+        self, change: Change, key: bytes, *, due_ms: int | None = None, app: str | None = None, timeout_ms: int
+    ) -> Decision:
+        del key, due_ms, app, timeout_ms
         raise self.abilities.refusal(Ability(change))
 
     async def find(self, query: Query) -> Found:

@@ -31,7 +31,7 @@ class Source(msgspec.Struct, frozen=True, order=True):
     partition: int
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far a group has read: every message before `next` was accepted, skipped as a repeat, or is a dead letter."""
 
     source: Source
@@ -122,7 +122,7 @@ class Inbox(ABC):
         """
 
     @abstractmethod
-    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
+    async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
         """How far groups have read, in order."""
 
     @abstractmethod

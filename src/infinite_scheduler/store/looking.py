@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.model import JobRecord, Status
-from infinite_scheduler.store.cluster import View
+from infinite_scheduler.store.cluster_state import View
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

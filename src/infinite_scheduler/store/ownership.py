@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.model import Change, Job, Owner, Priority, Shard, Status
-from infinite_scheduler.store.cluster import View
+from infinite_scheduler.store.cluster_state import View
 from infinite_scheduler.store.marks import Lifted, Marks
 
 
@@ -73,7 +73,7 @@ def named(requests: Iterable[Request]) -> int:
     return sum(len(request.keys) or 1 for request in requests)
 
 
-class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+class OwnerDecision(msgspec.Struct, frozen=True, kw_only=True):
     """How a request for a change was decided."""
 
     request: Request
@@ -88,7 +88,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[Shard]  # not owned any more: nothing was consumed or decided there
     woken: Sequence[Job]  # pending, due before the line
     left: Sequence[tuple[Shard, bytes]]  # positions of more such jobs: there was no room to read them
-    rulings: Sequence[Ruling]
+    decisions: Sequence[OwnerDecision]
     low_ms: Mapping[Shard, int]  # the current low
 
 
@@ -115,7 +115,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_ms: int
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class SettleResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recording settlements."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was recorded there
@@ -216,7 +216,7 @@ class Ownership(ABC):
     @abstractmethod
     async def settle(
         self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
-    ) -> Settled:
+    ) -> SettleResult:
         """Record how deliveries ended, all or none of each shard. Durable on return."""
 
     @abstractmethod

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from infinite_scheduler.kafka.embedded import embedded_broker
-    from infinite_scheduler.testing.clock import ManualClock
     from infinite_scheduler.testing.handler_contract import HandlerContract
     from infinite_scheduler.testing.harness import Delivery, Harness
+    from infinite_scheduler.testing.manual_clock import ManualClock
     from infinite_scheduler.testing.store_contract import StoreContract
 
 _HOME = {
-    "ManualClock": "testing.clock",
+    "ManualClock": "testing.manual_clock",
     "Delivery": "testing.harness",
     "Harness": "testing.harness",
     "embedded_broker": "kafka.embedded",

@@ -16,7 +16,7 @@ from infinite_scheduler.errors import InvalidPayload
 from infinite_scheduler.handlers.answers import OUTCOMES, Answer
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Cancelled, Done, Expired, Job, JobId, Retry
-from infinite_scheduler.testing.clock import START_MS, ManualClock
+from infinite_scheduler.testing.manual_clock import START_MS, ManualClock
 
 TIMEOUT_MS: Final = 300
 """The time-out of handlers whose time-out is tried: short, as some count it by real time."""

@@ -16,7 +16,7 @@ from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.testing.clock import START_MS, ManualClock
+from infinite_scheduler.testing.manual_clock import START_MS, ManualClock
 from infinite_scheduler.testing.pump import Pump
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Harness:
         store = open_store(f"sqlite:///{path}", self.clock, {"inline": True})
         if not isinstance(settings, Settings):
             settings = {**QUIET, **(settings or {})}
-        self._node = Node(self, settings, store, observers)
+        self._node = HarnessNode(self, settings, store, observers)
         self._running = False
 
     @property
@@ -146,7 +146,7 @@ class Harness:
         self._pump.end(call)
 
 
-class Node(Scheduler):
+class HarnessNode(Scheduler):
     """A scheduler whose hand-overs are observed by a harness."""
 
     def __init__(
@@ -165,8 +165,12 @@ class Node(Scheduler):
     @property
     def outcomes_wait(self) -> bool:
         """Is there an outcome that is not durable yet?"""
-        desks = self._engine.desks.values() if self._engine else ()
-        return any(tenure.out.keys() - desk.flights.keys() for desk in desks for tenure in desk.tenures.values())
+        dispatchers = self._engine.dispatchers.values() if self._engine else ()
+        return any(
+            owned.handed_over.keys() - dispatcher.flights.keys()
+            for dispatcher in dispatchers
+            for owned in dispatcher.owned_shards.values()
+        )
 
 
 class Watched(Handler):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from infinite_scheduler.testing.clock import ManualClock
+from infinite_scheduler.testing.manual_clock import ManualClock
 
 T = TypeVar("T")
 

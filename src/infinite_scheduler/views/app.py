@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.node import WORKING, NodeState, node_states
 from infinite_scheduler.views.times import IsoTime, iso

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from infinite_scheduler.store.cluster import NodeInfo, View
+from infinite_scheduler.store.cluster_state import NodeInfo, View
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.times import IsoTime, iso
 

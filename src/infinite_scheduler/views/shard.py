@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.node import NodeState, node_states
 

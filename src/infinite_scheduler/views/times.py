@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from infinite_scheduler.model import moment
+from infinite_scheduler.model import datetime_of
 
 IsoTime = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 """A time in UTC, to the millisecond: 2030-01-31T09:00:00.000Z."""
@@ -15,7 +15,7 @@ _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)
 
 def iso(ms: int) -> IsoTime:
     """The time in UTC, to the millisecond."""
-    return moment(ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
+    return datetime_of(ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
 
 
 def iso_or_none(ms: int | None) -> IsoTime | None:
@@ -25,7 +25,7 @@ def iso_or_none(ms: int | None) -> IsoTime | None:
 
 def ms_of(text: IsoTime) -> int:
     """The milliseconds since the epoch that `iso` made this text of."""
-    return (datetime.fromisoformat(text) - moment(0)) // timedelta(milliseconds=1)
+    return (datetime.fromisoformat(text) - datetime_of(0)) // timedelta(milliseconds=1)
 
 
 def span(ms: int) -> str:

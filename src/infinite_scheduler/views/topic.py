@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.ingest.status import Change, PartitionStatus, TopicStatus
+from infinite_scheduler.ingest.status import PartitionStatus, PositionChange, TopicStatus
 from infinite_scheduler.views.times import IsoTime, iso_or_none
 
 
@@ -12,7 +12,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     """How far one partition is read; None: not known, or nothing yet."""
 
     partition: int
-    place: int | None  # the store's, which counts
+    position: int | None  # the store's, which counts
     committed: int | None  # what Kafka knows of the group
     earliest: int | None
     end: int | None
@@ -44,7 +44,7 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     topic: str
     partition: int
-    place: int | None
+    position: int | None
     committed: int | None
     earliest: int | None
     end: int | None
@@ -91,7 +91,7 @@ def offset_views(topic: TopicView) -> Sequence[OffsetView]:
     ]
 
 
-def reset_view(change: Change) -> ResetView:
+def reset_view(change: PositionChange) -> ResetView:
     """What a reset has done to one partition."""
     move = change.move
     return ResetView(
@@ -108,7 +108,7 @@ def reset_view(change: Change) -> ResetView:
 def _partition_view(partition: PartitionStatus) -> PartitionView:
     return PartitionView(
         partition=partition.partition,
-        place=partition.place,
+        position=partition.position,
         committed=partition.committed,
         earliest=partition.earliest,
         end=partition.end,

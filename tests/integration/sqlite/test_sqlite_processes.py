@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infinite_scheduler.model import DAY_MS, Owner, Shard
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder

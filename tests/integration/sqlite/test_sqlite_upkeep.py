@@ -10,7 +10,7 @@ import pytest
 
 from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.model import DAY_MS, Attempt, Job, Owner, Shard, Status, position, start_of
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
@@ -192,10 +192,10 @@ class TestUpkeep:
     async def test_old_verdicts_go_and_requests_stay(self, database: SqliteDatabase, session: Session) -> None:
         wake = Request(id=b"w" * 16, shard=Shard(SMS, 0), change=None, keys=(new_row().key,))
         await session.write(lambda tx: tx.insert_requests([wake]))
-        await session.write(lambda tx: tx.write_verdicts({b"a" * 16: True}, NOW - DAY_MS))
-        await session.write(lambda tx: tx.write_verdicts({b"b" * 16: True}, NOW - 1000))
+        await session.write(lambda tx: tx.write_decisions({b"a" * 16: True}, NOW - DAY_MS))
+        await session.write(lambda tx: tx.write_decisions({b"b" * 16: True}, NOW - 1000))
         await maintained(database)
-        assert await session.read(lambda tx: tx.read_verdicts([b"a" * 16, b"b" * 16])) == {b"b" * 16: True}
+        assert await session.read(lambda tx: tx.read_decisions([b"a" * 16, b"b" * 16])) == {b"b" * 16: True}
         assert await session.read(lambda tx: tx.read_requests([wake.shard], 1000)) == [wake]
 
     async def test_counters_of_past_days_are_added_up(
@@ -254,7 +254,7 @@ class TestUpkeep:
         keys = await add(session, [new_row(OLD)])
         await end(session, keys, OLD + 10)
         await set_low(session, NOW)
-        await session.write(lambda tx: tx.write_verdicts({b"a" * 16: True}, NOW - DAY_MS))
+        await session.write(lambda tx: tx.write_decisions({b"a" * 16: True}, NOW - DAY_MS))
         node = NodeInfo(nonce="gone", node_id="gone", apps=frozenset(), started_ms=0)
         await session.write(lambda tx: tx.write_node(node))
         table = moved_table(MAIL)
@@ -264,7 +264,7 @@ class TestUpkeep:
                 await maintained(database)
         assert await tables(session) == AHEAD | {DAILY.table(SMS, NOW // DAY_MS - 1)}
         assert not await session.read(lambda tx: tx.read_jobs(SMS, keys))
-        assert not await session.read(lambda tx: tx.read_verdicts([b"a" * 16]))
+        assert not await session.read(lambda tx: tx.read_decisions([b"a" * 16]))
         assert not await session.read(lambda tx: tx.read_nodes())
 
     async def test_one_round_is_short_and_the_next_goes_on(

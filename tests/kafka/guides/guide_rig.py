@@ -98,13 +98,13 @@ def mysql(url: str) -> dict[str, Any]:
 
 def query(url: str, sql: str) -> list[dict[str, Any]]:
     """What a client of the database shows."""
-    place = urlsplit(url)
+    position = urlsplit(url)
     connection = pymysql.connect(
-        host=place.hostname,
-        port=place.port or 3306,
-        user=place.username,
-        password=place.password or "",
-        database=place.path.strip("/"),
+        host=position.hostname,
+        port=position.port or 3306,
+        user=position.username,
+        password=position.password or "",
+        database=position.path.strip("/"),
         cursorclass=pymysql.cursors.DictCursor,
     )
     with connection, connection.cursor() as cursor:

@@ -129,14 +129,14 @@ def test_the_scheduler_from_a_command_line(servers: str, mariadb_url: str, stack
         topic = "SMS_Send"
         """
     )
-    place = urlsplit(mariadb_url)
+    position = urlsplit(mariadb_url)
     variables = {  # -Ddb.host, -Ddb.port, -Ddb.name, -Ddb.user, -Ddb.password
         "INFINITE_SCHEDULER_STORE__KIND": "mysql",
-        "INFINITE_SCHEDULER_STORE__HOST": str(place.hostname),
-        "INFINITE_SCHEDULER_STORE__PORT": str(place.port),
-        "INFINITE_SCHEDULER_STORE__DATABASE": place.path.strip("/"),
-        "INFINITE_SCHEDULER_STORE__USER": str(place.username),
-        "INFINITE_SCHEDULER_STORE__PASSWORD": str(place.password),
+        "INFINITE_SCHEDULER_STORE__HOST": str(position.hostname),
+        "INFINITE_SCHEDULER_STORE__PORT": str(position.port),
+        "INFINITE_SCHEDULER_STORE__DATABASE": position.path.strip("/"),
+        "INFINITE_SCHEDULER_STORE__USER": str(position.username),
+        "INFINITE_SCHEDULER_STORE__PASSWORD": str(position.password),
     }
     node = subprocess.Popen(
         [*COMMAND, "serve", "--config", "scheduler.toml", "--kafka", servers, "--node-id", "scheduler-1", "--json"],

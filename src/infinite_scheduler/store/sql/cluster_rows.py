@@ -9,7 +9,7 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows
 from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table

@@ -117,7 +117,7 @@ class Dialect(ABC):
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         """Insert one row, or nothing if `ignore` and its key exists."""
         tail = " ON CONFLICT DO NOTHING" if ignore else ""
-        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))}){tail}"
+        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(len(columns))}){tail}"
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], *, add: Collection[str] = ()) -> str:
         """Insert or replace one row; the columns in `add` are added to the existing values."""
@@ -233,7 +233,7 @@ def _restyled(statement: str, placeholder: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def places(count: int) -> str:
+def placeholders(count: int) -> str:
     """This many placeholders, separated by commas."""
     return ", ".join("?" * count)
 

@@ -11,10 +11,10 @@ from sqlalchemy.engine import Connection
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
 from infinite_scheduler.model import Accepted, JobSpec
-from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.batch import Batch, can_be_made
 from infinite_scheduler.store.sql.dialect import Cursor
-from infinite_scheduler.store.sql.relational import ONCE, SqlStatements
+from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
+from infinite_scheduler.store.sql.protocol import anybody
+from infinite_scheduler.store.sql.request_rows import ONCE, SqlStatements
 from infinite_scheduler.store.sql.server.address import names_server
 from infinite_scheduler.store.sql.sqlite.database import MEMORY, path_of
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
@@ -22,7 +22,7 @@ from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 T = TypeVar("T")
 
 
-class Place(Protocol):
+class UserTransaction(Protocol):
     """The store's database as the user's connection sees it."""
 
     def statements(self) -> SqlStatements:
@@ -38,8 +38,8 @@ def enqueue(
     connection: Connection, specs: Sequence[JobSpec], now_ms: int, url: str, *, ddl: bool = True
 ) -> Sequence[Accepted]:
     """Insert jobs on a SQLAlchemy connection whose transaction the caller commits; owners are always asked to look."""
-    place = _place(connection, url)
-    tx = place.statements()
+    transaction = _transaction_of(connection, url)
+    tx = transaction.statements()
     tx.start()
     tx.begin()
     apps = {info.name: info for info in tx.read_apps()}
@@ -51,12 +51,12 @@ def enqueue(
         del urgent
         return random.randrange(apps[app].shards)  # noqa: S311 - spreads, guards nothing
 
-    batch = Batch.of(specs, now_ms, any_shard, can_be_made if ddl or not names_server(url) else tx.has_table)
-    inserted = place.all_or_none(lambda: door.enqueue(tx, batch.chunks, now_ms))
+    batch = NewRows.of(specs, now_ms, any_shard, can_be_made if ddl or not names_server(url) else tx.has_table)
+    inserted = transaction.all_or_none(lambda: anybody.enqueue(tx, batch.chunks, now_ms))
     return batch.answers(inserted.repeats)
 
 
-def _place(connection: Connection, url: str) -> Place:
+def _transaction_of(connection: Connection, url: str) -> UserTransaction:
     if not isinstance(connection, Connection):
         kind = type(connection).__name__
         raise InvalidRequest(
@@ -65,13 +65,13 @@ def _place(connection: Connection, url: str) -> Place:
     if not connection.in_transaction():
         connection.begin()
     if names_server(url):
-        from infinite_scheduler.store.sql.server.enqueue import ServerPlace  # noqa: PLC0415 - loads a driver
+        from infinite_scheduler.store.sql.server.enqueue import ServerUserTransaction  # noqa: PLC0415 - loads a driver
 
-        return ServerPlace(connection, url)
-    return SqlitePlace(connection, url)
+        return ServerUserTransaction(connection, url)
+    return SqliteUserTransaction(connection, url)
 
 
-class SqlitePlace:
+class SqliteUserTransaction:
     """The file of a SQLite store."""
 
     def __init__(self, connection: Connection, url: str) -> None:

@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.errors import InvalidRequest, PlacesMoved, UnknownLetter
+from infinite_scheduler.errors import InvalidRequest, PositionsMoved, UnknownLetter
 from infinite_scheduler.model import Accepted, JobId, JobSpec, key_text
-from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, Place
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState, Move, TopicPosition
 from infinite_scheduler.store.ownership import Poke
-from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.batch import Batch
+from infinite_scheduler.store.sql.new_rows import NewRows
+from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.statements import Session, Statements
 
 LONGEST_TEXT: Final = 4000
@@ -23,7 +23,7 @@ ESCAPED: Final = 8
 
 REPLAYABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED}
 
-MakeBatch = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, Batch]]
+MakeBatch = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, NewRows]]
 """Gives new jobs their ids; those that repeat an idempotency key are repeats whatever their content."""
 
 
@@ -47,12 +47,12 @@ class SqlInbox(Inbox):
         self._poke(inserted.woken)
         return batch.answers(inserted.repeats)
 
-    async def places(self, group: str | None = None, topic: str | None = None) -> Sequence[Place]:
-        return await self._reader.read(lambda tx: tx.read_places(group, topic))
+    async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
+        return await self._reader.read(lambda tx: tx.read_positions(group, topic))
 
     async def reset(self, moves: Sequence[Move]) -> None:
         now_ms = self._clock.wall_ms()
-        await self._session.write(lambda tx: move_places(tx, moves, now_ms))
+        await self._session.write(lambda tx: move_positions(tx, moves, now_ms))
 
     async def letters(self, query: LetterQuery) -> Letters:
         after = None if query.cursor is None else letter_key(query.cursor)
@@ -90,29 +90,29 @@ class SqlInbox(Inbox):
 
 
 def take(
-    tx: Statements, chunks: door.Chunks, letters: Sequence[DeadLetter], moves: Sequence[Move], now_ms: int
-) -> door.Inserted:
+    tx: Statements, chunks: anybody.Chunks, letters: Sequence[DeadLetter], moves: Sequence[Move], now_ms: int
+) -> anybody.Inserted:
     """Move positions, accept jobs, keep letters. Positions come first: another consumer waits for them, then sees it.
 
     All transactions lock positions, shards and keys in this order, so that they never deadlock. A letter that already
     exists may be locked by a replay or a mark; nothing in here waits for it.
     """
-    move_places(tx, moves, now_ms)
-    inserted = door.insert(tx, chunks, now_ms, strict=False) if chunks else NOTHING
+    move_positions(tx, moves, now_ms)
+    inserted = anybody.insert(tx, chunks, now_ms, strict=False) if chunks else NOTHING
     keep_letters(tx, letters)
     return inserted
 
 
-NOTHING: Final = door.Inserted(repeats={}, woken=frozenset())
+NOTHING: Final = anybody.Inserted(repeats={}, woken=frozenset())
 
 
-def move_places(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
+def move_positions(tx: Statements, moves: Sequence[Move], now_ms: int) -> None:
     """Compare and set positions, all or none."""
     for move in sorted(moves, key=attrgetter("source")):
-        if not tx.move_place(move, now_ms):
+        if not tx.move_position(move, now_ms):
             group, topic, partition = move.source.group, move.source.topic, move.source.partition
             found = "already has a position" if move.seen is None else f"is no longer at offset {move.seen}"
-            raise PlacesMoved(
+            raise PositionsMoved(
                 f"partition {partition} of topic {topic!r} {found} for group {group!r}: another consumer of the group "
                 "has read on, or the position was reset"
             )
@@ -160,12 +160,12 @@ def page(tx: Statements, query: LetterQuery, after: bytes | None) -> Letters:
     return Letters(letters=letters, cursor=chosen[-1].hex() if chosen and len(chosen) < len(heads) else None)
 
 
-def replay(tx: Statements, key: bytes, batch: Batch, now_ms: int) -> tuple[Accepted, door.Inserted]:
+def replay(tx: Statements, key: bytes, batch: NewRows, now_ms: int) -> tuple[Accepted, anybody.Inserted]:
     """Mark the letter, which another replay waits for, then accept the job; or answer with the first one."""
     (row,) = batch.rows
     if not tx.mark_letters([key], LetterState.REPLAYED, key_text(row.key), among=REPLAYABLE):
         return _replayed(tx, key), NOTHING
-    inserted = door.insert(tx, batch.chunks, now_ms, strict=False)
+    inserted = anybody.insert(tx, batch.chunks, now_ms, strict=False)
     (accepted,) = batch.answers(inserted.repeats)
     if accepted.repeated:  # its idempotency key belongs to another job
         tx.mark_letters([key], LetterState.REPLAYED, accepted.id, among={LetterState.REPLAYED})

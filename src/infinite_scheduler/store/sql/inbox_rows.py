@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place, Source
-from infinite_scheduler.store.sql.dialect import Blob, places
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Source, TopicPosition
+from infinite_scheduler.store.sql.dialect import Blob, placeholders
 from infinite_scheduler.store.sql.rows import Rows, in_chunks, padded
 from infinite_scheduler.store.sql.schema import LETTER_COLUMNS, LETTERS_TABLE, OFFSET_COLUMNS, OFFSETS_TABLE
 
@@ -22,7 +22,7 @@ _decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes | None], ...]).dec
 class InboxRows(Rows):
     """How far topics were read, and what could not become a job."""
 
-    def move_place(self, move: Move, now_ms: int) -> bool:
+    def move_position(self, move: Move, now_ms: int) -> bool:
         source = (move.source.group, move.source.topic, move.source.partition)
         if move.seen is None:
             row = (*source, move.next, move.topic_id, now_ms)
@@ -34,14 +34,14 @@ class InboxRows(Rows):
         )
         return changed == 1
 
-    def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
+    def read_positions(self, group: str | None, topic: str | None) -> Sequence[TopicPosition]:
         condition, values = _where({"group_id": group, "topic": topic})
         rows = self._select(
             f"SELECT {', '.join(OFFSET)} FROM {OFFSETS_TABLE}{condition} ORDER BY group_id, topic, partition_number",
             values,
         )
         return [
-            Place(source=Source(of, name, partition), next=following, topic_id=topic_id, moved_ms=moved_ms)
+            TopicPosition(source=Source(of, name, partition), next=following, topic_id=topic_id, moved_ms=moved_ms)
             for of, name, partition, following, topic_id, moved_ms in rows
         ]
 
@@ -65,7 +65,7 @@ class InboxRows(Rows):
         found: list[DeadLetter] = []
         for chunk in in_chunks(keys):
             some = padded(chunk)
-            text = f"SELECT {', '.join(LETTER)} FROM {LETTERS_TABLE} WHERE id IN ({places(len(some))})"
+            text = f"SELECT {', '.join(LETTER)} FROM {LETTERS_TABLE} WHERE id IN ({placeholders(len(some))})"
             found += map(_letter, self._select(text, some))
         return found
 
@@ -78,7 +78,7 @@ class InboxRows(Rows):
             some = padded(chunk)
             count += self._run(
                 f"UPDATE {LETTERS_TABLE}{self._dialect.by_key} SET state = ?, note = COALESCE(?, note)"
-                f" WHERE id IN ({places(len(some))}) AND state IN ({places(len(states))})",
+                f" WHERE id IN ({placeholders(len(some))}) AND state IN ({placeholders(len(states))})",
                 [str(state.value), note, *some, *states],
             )
         return count

@@ -10,7 +10,7 @@ import msgspec
 
 from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, places
+from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, placeholders
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import Head, NewRow, Update
 from infinite_scheduler.store.sql.tables import LATER_FLAG, Span, later_table
@@ -66,7 +66,7 @@ class JobRows(Rows):
                 continue
             for chunk in in_chunks(group):
                 some = padded(chunk)
-                these = places(len(some))
+                these = placeholders(len(some))
                 text = f"SELECT {columns} FROM {table}{self._dialect.by_key} WHERE id IN ({these}){condition}"
                 found += self._select(text, some)
         return found

@@ -6,7 +6,7 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.cluster import NodeInfo, Sample, View
+from infinite_scheduler.store.cluster_state import NodeInfo, Sample, View
 from infinite_scheduler.store.marks import Lifted, Marks
 from infinite_scheduler.store.ownership import (
     Answers,
@@ -17,13 +17,13 @@ from infinite_scheduler.store.ownership import (
     Request,
     Running,
     Scan,
-    Settled,
     Settlement,
+    SettleResult,
     Step,
     Upkeep,
 )
-from infinite_scheduler.store.sql import owner
 from infinite_scheduler.store.sql.limits import SqlLimits
+from infinite_scheduler.store.sql.protocol import owner
 from infinite_scheduler.store.sql.statements import Database, Session, Statements
 
 Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
@@ -129,12 +129,12 @@ class SqlOwnership(Ownership, Marks):
         answers = await self._lane(owners).write(
             lambda tx: owner.answer(tx, owners, requests, handed_over, now_ms, room)
         )
-        self._decided((ruling.request.id, ruling.granted) for ruling in answers.rulings if ruling.claimed)
+        self._decided((decision.request.id, decision.granted) for decision in answers.decisions if decision.claimed)
         return answers
 
     async def settle(
         self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
-    ) -> Settled:
+    ) -> SettleResult:
         lane, node = self._lane(owners), self._node.node_id
         settled = await lane.write(lambda tx: owner.settle(tx, owners, node, settlements, running, exclusive=False))
         if settled is None:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.scheme import Preparation
 from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.store import SqlStore
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class PrepareReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was done."""
 
     store: str
@@ -32,7 +32,7 @@ async def prepare(store: SqlStore, place: str, *, apps: Mapping[str, int | None]
         tables = [table for app in every for table in await store.make_tables_ahead(app, days)]
     finally:
         await store.close()
-    report = Report(
+    report = PrepareReport(
         store=place,
         database_made=made,
         schema_before=store.schema_found,
@@ -50,7 +50,7 @@ def _note(info: AppInfo) -> str:
     return f"app {info.name} keeps its {span} tables, since it was created with them; store.tables is for new apps"
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: PrepareReport) -> Iterator[str]:
     if report.database_made:
         yield f"created the database {report.store}"
     if report.schema_before < report.schema:

@@ -9,7 +9,7 @@ import msgspec
 
 from infinite_scheduler.model import Job, Status, priority_of, shard_of
 from infinite_scheduler.store.ownership import Scan
-from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.dialect import placeholders
 from infinite_scheduler.store.sql.job_rows import PENDING, JobRows, after, jobs_of
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import Head
@@ -138,7 +138,7 @@ class Scans(JobRows):
         payloads: dict[bytes, bytes] = {}
         for chunk in in_chunks(large):
             some = padded(chunk)
-            text = f"SELECT id, {self._dialect.payload} FROM {table} WHERE id IN ({places(len(some))})"
+            text = f"SELECT id, {self._dialect.payload} FROM {table} WHERE id IN ({placeholders(len(some))})"
             payloads.update(self._select(text, some))
         if len(payloads) < len(large):
             raise RunAgain  # one was deleted in between
@@ -187,20 +187,20 @@ class Scans(JobRows):
     def _pending(self, scan: Scan, entries: Sequence[Any]) -> list[tuple[bytes, Head]]:
         """Those entries whose rows are pending, in order, without payloads."""
         wanted = [
-            (place, key)
-            for place, key in entries
-            if shard_of(place) in scan.shards and scan.priority in (None, priority_of(place))
+            (position, key)
+            for position, key in entries
+            if shard_of(position) in scan.shards and scan.priority in (None, priority_of(position))
         ]
         heads = {head.key: head for head in self.read_heads(scan.app, {key for _, key in wanted})}
-        pending = [(place, heads[key]) for place, key in wanted if key in heads]
-        return [(place, head) for place, head in pending if head.status is Status.PENDING]
+        pending = [(position, heads[key]) for position, key in wanted if key in heads]
+        return [(position, head) for position, head in pending if head.status is Status.PENDING]
 
     def _loaded(self, app: str, found: Sequence[tuple[bytes, Head]]) -> list[tuple[bytes, Job]]:
         """These entries with their jobs, except those that are no longer pending."""
         keys = {head.key for _, head in found}
         rows = self._read_by_key(app, keys, self._job_columns, f" AND status = '{PENDING}'")
         jobs = {job.key: job for job in jobs_of(app, rows)}
-        return [(place, jobs[head.key]) for place, head in found if head.key in jobs]
+        return [(position, jobs[head.key]) for position, head in found if head.key in jobs]
 
     def insert_entries(self, app: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         if entries:
@@ -224,8 +224,8 @@ def _some(found: Iterable[Any], room: int) -> tuple[list[Any], int]:
 def _cut(found: Sequence[tuple[bytes, Head]], scan: Scan) -> int:
     """How many of these make a page: one position is never split between two pages."""
     room = scan.room
-    for i, (place, head) in enumerate(found):
-        if i and (i >= scan.limit or room <= 0) and place != found[i - 1][0]:
+    for i, (position, head) in enumerate(found):
+        if i and (i >= scan.limit or room <= 0) and position != found[i - 1][0]:
             return i
         room -= head.size
     return len(found)

@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
-from infinite_scheduler.store.cluster import NodeInfo, ShardInfo
-from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Place
+from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
+from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
 from infinite_scheduler.store.sql.tables import SqlApp
@@ -127,11 +127,11 @@ class Statements(ABC):
         """Delete requests. Returns the ids of those that existed."""
 
     @abstractmethod
-    def write_verdicts(self, verdicts: Mapping[bytes, bool], now_ms: int) -> None:
+    def write_decisions(self, decisions: Mapping[bytes, bool], now_ms: int) -> None:
         """Answer the callers of these requests: granted or not."""
 
     @abstractmethod
-    def read_verdicts(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+    def read_decisions(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
         """The answers to those of these requests that have one; maintenance deletes old ones."""
 
     @abstractmethod
@@ -196,14 +196,14 @@ class Statements(ABC):
     def delete_node(self, nonce: str) -> None: ...
 
     @abstractmethod
-    def move_place(self, move: Move, now_ms: int) -> bool:
+    def move_position(self, move: Move, now_ms: int) -> bool:
         """Compare and set a position; one that was not seen is inserted unless it exists. False: it is another.
 
         Waits for a transaction that is about to write it. Without a topic id, the stored one stays.
         """
 
     @abstractmethod
-    def read_places(self, group: str | None, topic: str | None) -> Sequence[Place]:
+    def read_positions(self, group: str | None, topic: str | None) -> Sequence[TopicPosition]:
         """Positions by group, topic and partition, in this order."""
 
     @abstractmethod

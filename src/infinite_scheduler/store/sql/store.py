@@ -30,19 +30,19 @@ from infinite_scheduler.model import (
     key_text,
 )
 from infinite_scheduler.store.abilities import Abilities, Ability
-from infinite_scheduler.store.accepting import Holder, Verdict
+from infinite_scheduler.store.accepting import Decision, Holder
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster import AppInfo, NodeInfo, View
+from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, View
 from infinite_scheduler.store.looking import Found, Query, Survey
 from infinite_scheduler.store.ownership import Poke
-from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.batch import Batch, can_be_made
-from infinite_scheduler.store.sql.door import Ask, Standing
+from infinite_scheduler.store.sql.change_requests import ChangeRequests
+from infinite_scheduler.store.sql.existing_tables import ExistingTables
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from infinite_scheduler.store.sql.limits import SqlLimits
+from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample
-from infinite_scheduler.store.sql.petitions import Petitions
-from infinite_scheduler.store.sql.prepared import Prepared
+from infinite_scheduler.store.sql.protocol import anybody
+from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
 from infinite_scheduler.store.sql.rows import MAX_SHARDS
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
@@ -68,8 +68,8 @@ class SqlStore(Store):
         self._turns: dict[str, itertools.count[int]] = {}
         self._owners: list[SqlOwnership] = []
         self._pokes: list[Poke] = []
-        self._petitions: Petitions | None = None
-        self._prepared = Prepared(database, clock)
+        self._change_requests: ChangeRequests | None = None
+        self._prepared = ExistingTables(database, clock)
 
     @property
     def abilities(self) -> Abilities:
@@ -79,12 +79,12 @@ class SqlStore(Store):
         await self._database.open()
         self._door = self._database.session("door")
         self._reader = self._database.session("reader")
-        self._petitions = Petitions(self._door, self._clock, self._poke)
+        self._change_requests = ChangeRequests(self._door, self._clock, self._poke)
 
     async def close(self) -> None:
-        if self._petitions:
-            await self._petitions.close()
-            self._petitions = None
+        if self._change_requests:
+            await self._change_requests.close()
+            self._change_requests = None
             await self._database.close()
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
@@ -142,18 +142,18 @@ class SqlStore(Store):
 
         return enqueue(connection, specs, self._clock.wall_ms(), self._url, ddl=self._limits.ddl)
 
-    async def _batch(self, specs: Sequence[JobSpec], now_ms: int, *, strict: bool = True) -> Batch:
+    async def _batch(self, specs: Sequence[JobSpec], now_ms: int, *, strict: bool = True) -> NewRows:
         """Give jobs their ids, shards and tables."""
         for app in {spec.app for spec in specs}:
             await self._app(app)
         has_table = can_be_made if self._limits.ddl else await self._prepared.tables(self._apps, specs, now_ms)
-        return Batch.of(specs, now_ms, self._next_shard, has_table, strict=strict)
+        return NewRows.of(specs, now_ms, self._next_shard, has_table, strict=strict)
 
-    async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> door.Inserted:
+    async def _insert(self, chunks: Mapping[Shard, Sequence[NewRow]], now_ms: int) -> anybody.Inserted:
         """Insert, and again with the same ids if the answer was lost; but not after a wait for locks."""
         for attempt in itertools.count(1):
             try:
-                return await self._door.write(lambda tx: door.insert(tx, chunks, now_ms))
+                return await self._door.write(lambda tx: anybody.insert(tx, chunks, now_ms))
             except StoreUnavailable as error:
                 if attempt == TRIES or isinstance(error, StoreBusy):
                     raise
@@ -189,23 +189,23 @@ class SqlStore(Store):
         *,
         due_ms: int | None = None,
         app: str | None = None,
-        patience_ms: int,
-    ) -> Verdict:
+        timeout_ms: int,
+    ) -> Decision:
         app = app or await self._locate(key)
         now_ms = self._clock.wall_ms()
         if change is not Change.CANCEL:
             due_ms = now_ms if due_ms is None else max(due_ms, now_ms)
-        wish = Ask(id=os.urandom(16), change=change, app=app, key=key, due_ms=due_ms, now_ms=now_ms)
-        if self._petitions is None:
+        change_request = ChangeRequest(id=os.urandom(16), change=change, app=app, key=key, due_ms=due_ms, now_ms=now_ms)
+        if self._change_requests is None:
             raise StoreUnavailable("the store is closed")
-        standing = await self._petitions.submit(wish, patience_ms)
+        state = await self._change_requests.submit(change_request, timeout_ms)
         record = await self.get(key, app=app)
-        if record is None or standing is Standing.MISSING:
+        if record is None or state is RequestState.MISSING:
             raise UnknownJob(key_text(key))
-        if standing is Standing.NOTHING_TO_RETRY:
+        if state is RequestState.NOTHING_TO_RETRY:
             advice = "schedule a new job" if record.status.final else "use run-now"
             raise InvalidRequest(f"job {record.id} is {record.status}, so there is nothing to retry; {advice}")
-        return Verdict(granted=standing is Standing.GRANTED, record=record)
+        return Decision(granted=state is RequestState.GRANTED, record=record)
 
     async def _locate(self, key: bytes) -> str:
         """The app of a job: an id does not name it."""
@@ -262,15 +262,15 @@ class SqlStore(Store):
         return await self._reader.read(body)
 
     def inbox(self) -> SqlInbox:
-        if self._petitions is None:
+        if self._change_requests is None:
             raise StoreUnavailable("the store is not open")
         return SqlInbox(self._door, self._reader, self._clock, partial(self._batch, strict=False), self._poke)
 
     def ownership(self, node: NodeInfo, poke: Poke) -> SqlOwnership:
-        if self._petitions is None:
+        if self._change_requests is None:
             raise StoreUnavailable("the store is not open")
         self._database.live(node.nonce)
-        owner = SqlOwnership(self._database, self._clock, self._limits, node, self._petitions.decided)
+        owner = SqlOwnership(self._database, self._clock, self._limits, node, self._change_requests.decided)
         self._owners.append(owner)
         self._pokes.append(poke)
         return owner

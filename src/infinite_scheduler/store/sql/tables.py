@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from infinite_scheduler.errors import StoreMismatch
-from infinite_scheduler.model import DAY_MS, check_app_name, moment, start_of
-from infinite_scheduler.store.cluster import AppInfo
+from infinite_scheduler.model import DAY_MS, check_app_name, datetime_of, start_of
+from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 
 LATER_FLAG = 2
@@ -87,7 +87,7 @@ def span_of(name: str) -> Span:
 
 @lru_cache(maxsize=16384)
 def _period_table(app: str, span: Span, period: int) -> str:
-    return f"{check_app_name(app)}_scheduled_jobs_{moment(span.starts_ms(period)):{span.date}}"
+    return f"{check_app_name(app)}_scheduled_jobs_{datetime_of(span.starts_ms(period)):{span.date}}"
 
 
 @lru_cache(maxsize=1024)

@@ -40,7 +40,7 @@ async def make_tables_ahead(session: Session, app: str, now_ms: int, days: int) 
     return tables
 
 
-class Keeper:
+class Maintainer:
     """One round of maintenance, as a series of short transactions.
 
     It searches without a lock for what can be deleted, then deletes by key, under the lock of at most one shard. Two
@@ -178,10 +178,10 @@ class Keeper:
     async def _prune_verdicts(self) -> None:
         count = SLICE
         while count == SLICE and self._slices > 0:
-            old = await self._read(lambda tx: tx.old_verdicts(self._now_ms - VERDICT_MS))
+            old = await self._read(lambda tx: tx.old_decisions(self._now_ms - VERDICT_MS))
             count = len(old)
             if old:
-                self._spend(await self._write(lambda tx, old=old: tx.delete_verdicts(old)))  # type: ignore[misc]
+                self._spend(await self._write(lambda tx, old=old: tx.delete_decisions(old)))  # type: ignore[misc]
 
     async def _prune_counters(self) -> None:
         """Fold counters of past days, and those that are written once, into one row each; delete old ones."""

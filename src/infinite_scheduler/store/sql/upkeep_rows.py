@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.inbox import LetterState
-from infinite_scheduler.store.sql import door
-from infinite_scheduler.store.sql.dialect import places
+from infinite_scheduler.store.sql.dialect import placeholders
 from infinite_scheduler.store.sql.job_rows import PENDING
-from infinite_scheduler.store.sql.relational import COUNTER, ONCE, SqlStatements, keys_in
+from infinite_scheduler.store.sql.protocol import anybody
+from infinite_scheduler.store.sql.request_rows import COUNTER, ONCE, SqlStatements, keys_in
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.schema import LETTERS_TABLE
 from infinite_scheduler.store.sql.tables import moved_table
@@ -122,7 +122,7 @@ class UpkeepRows(SqlStatements):
         """How many jobs of the app were retried by hand, per day that is still counted."""
         rows = self._select(
             "SELECT day, SUM(n) FROM scheduler_counters WHERE app = ? AND what = ? GROUP BY day",
-            (app, door.counted(Change.RETRY)),
+            (app, anybody.counted(Change.RETRY)),
         )
         return {day: int(n) for day, n in rows}
 
@@ -217,12 +217,12 @@ class UpkeepRows(SqlStatements):
         """Delete these dead letters."""
         return self._delete_in(LETTERS_TABLE, "id", keys)
 
-    def old_verdicts(self, before_ms: int) -> Sequence[bytes]:
+    def old_decisions(self, before_ms: int) -> Sequence[bytes]:
         """The next verdicts that no caller waits for any more."""
         rows = self._select("SELECT request FROM scheduler_verdicts WHERE at_ms < ? LIMIT ?", (before_ms, SLICE))
         return [row[0] for row in rows]
 
-    def delete_verdicts(self, requests: Collection[bytes]) -> int:
+    def delete_decisions(self, requests: Collection[bytes]) -> int:
         """Delete these verdicts."""
         return self._delete_in("scheduler_verdicts", "request", requests)
 
@@ -231,7 +231,7 @@ class UpkeepRows(SqlStatements):
         count = 0
         for chunk in in_chunks(values):
             some = padded(chunk)
-            count += self._run(f"DELETE FROM {table} WHERE {column} IN ({places(len(some))})", some)
+            count += self._run(f"DELETE FROM {table} WHERE {column} IN ({placeholders(len(some))})", some)
         return count
 
     def delete_counters(self, before_day: int) -> int:

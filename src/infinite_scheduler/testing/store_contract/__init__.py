@@ -1,40 +1,45 @@
 """What every store promises: one test each, the name of the test is the promise. Needs pytest and pytest-asyncio."""
 
-from infinite_scheduler.testing.store_contract.accepting import Accepting, Batching, Deduplicating, DeduplicatingBatches
-from infinite_scheduler.testing.store_contract.bench import Bench, Promises
-from infinite_scheduler.testing.store_contract.changing import Changing, Retrying
-from infinite_scheduler.testing.store_contract.ingesting import Forgetting, Ingesting
-from infinite_scheduler.testing.store_contract.looking import Looking, Searching
-from infinite_scheduler.testing.store_contract.marking import Marking
-from infinite_scheduler.testing.store_contract.operating import Operating
-from infinite_scheduler.testing.store_contract.owning import Owning
-from infinite_scheduler.testing.store_contract.refusing import Refusing
-from infinite_scheduler.testing.store_contract.scanning import Scanning, ScanningMoved
-from infinite_scheduler.testing.store_contract.settling import Settling
-from infinite_scheduler.testing.store_contract.waking import Waking
+from infinite_scheduler.testing.store_contract.accepting import (
+    AcceptingContract,
+    BatchingContract,
+    DeduplicatingBatchesContract,
+    DeduplicatingContract,
+)
+from infinite_scheduler.testing.store_contract.changing import ChangingContract, RetryingContract
+from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises
+from infinite_scheduler.testing.store_contract.ingesting import ForgettingContract, IngestingContract
+from infinite_scheduler.testing.store_contract.looking import LookingContract, SearchingContract
+from infinite_scheduler.testing.store_contract.marking import MarkingContract
+from infinite_scheduler.testing.store_contract.operating import OperatingContract
+from infinite_scheduler.testing.store_contract.owning import OwningContract
+from infinite_scheduler.testing.store_contract.refusing import RefusingContract
+from infinite_scheduler.testing.store_contract.scanning import ScanningContract, ScanningMovedContract
+from infinite_scheduler.testing.store_contract.settling import SettlingContract
+from infinite_scheduler.testing.store_contract.waking import WakingContract
 
 __all__ = ["Bench", "Promises", "StoreContract"]
 
 
 class StoreContract(
-    Accepting,
-    Batching,
-    Deduplicating,
-    DeduplicatingBatches,
-    Owning,
-    Marking,
-    Waking,
-    Scanning,
-    ScanningMoved,
-    Settling,
-    Changing,
-    Retrying,
-    Looking,
-    Searching,
-    Operating,
-    Ingesting,
-    Forgetting,
-    Refusing,
+    AcceptingContract,
+    BatchingContract,
+    DeduplicatingContract,
+    DeduplicatingBatchesContract,
+    OwningContract,
+    MarkingContract,
+    WakingContract,
+    ScanningContract,
+    ScanningMovedContract,
+    SettlingContract,
+    ChangingContract,
+    RetryingContract,
+    LookingContract,
+    SearchingContract,
+    OperatingContract,
+    IngestingContract,
+    ForgettingContract,
+    RefusingContract,
 ):
     """Promises of `Store` and all its ports; to test a store, say how it is created.
 

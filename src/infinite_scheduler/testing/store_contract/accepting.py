@@ -4,10 +4,10 @@ from infinite_scheduler.errors import KeyConflict, StoreMismatch, UnknownApp
 from infinite_scheduler.model import DAY_MS, JobSpec, Priority, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.accepting import Holder
-from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
+from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, refused
 
 
-class Accepting(Promises):
+class AcceptingContract(Promises):
     """What `register` and `add` promise of every store."""
 
     async def test_a_job_is_durable_when_add_returns(self, bench: Bench) -> None:
@@ -86,7 +86,7 @@ def keyed(bench: Bench, key: str = "k", digest: bytes = b"same", in_ms: int = 60
     return bench.spec(in_ms, idempotency_key=key, digest=digest)
 
 
-class Batching(Promises):
+class BatchingContract(Promises):
     """What `add` promises of several jobs in one call."""
 
     needs = frozenset({Ability.WHOLE_BATCHES})
@@ -108,7 +108,7 @@ class Batching(Promises):
         assert await bench.accepted() == 0
 
 
-class Deduplicating(Promises):
+class DeduplicatingContract(Promises):
     """What `add` and `holders` promise of idempotency keys."""
 
     needs = frozenset({Ability.IDEMPOTENCY_KEYS})
@@ -159,7 +159,7 @@ class Deduplicating(Promises):
         assert (new.repeated, new.key == first.key) == (False, False)
 
 
-class DeduplicatingBatches(Promises):
+class DeduplicatingBatchesContract(Promises):
     """What `add` and `holders` promise of idempotency keys in one call with others."""
 
     needs = frozenset({Ability.IDEMPOTENCY_KEYS, Ability.WHOLE_BATCHES})

@@ -5,13 +5,22 @@ import pytest
 from infinite_scheduler.errors import InvalidRequest, Unavailable, UnknownJob
 from infinite_scheduler.model import Accepted, Change, JobId, Status
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, counts, keys, needing, refused
+from infinite_scheduler.testing.store_contract.contract_bench import (
+    APP,
+    SHARD,
+    Bench,
+    Promises,
+    counts,
+    keys,
+    needing,
+    refused,
+)
 from infinite_scheduler.testing.store_contract.scanning import LARGE
 
 MINUTE_MS = 60_000
 
 
-class Changing(Promises):
+class ChangingContract(Promises):
     """What `change` promises of jobs that wait, and what an owner's `answer` does to it."""
 
     needs = frozenset({Ability.CANCEL, Ability.RESCHEDULE, Ability.RUN_NOW})
@@ -21,17 +30,17 @@ class Changing(Promises):
     async def test_a_cancel_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(30_000)
-        verdict = await bench.changed(Change.CANCEL, accepted.key)
-        assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
-        assert verdict.record.finished_ms == bench.now
+        decision = await bench.changed(Change.CANCEL, accepted.key)
+        assert (decision.granted, decision.record.status) == (True, Status.CANCELLED)
+        assert decision.record.finished_ms == bench.now
         assert not await owner.requests()
         assert not await owner.scan()
 
     async def test_a_reschedule_after_the_line_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
-        assert verdict.granted
+        decision = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 90_000)
+        assert decision.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now + 90_000, bench.now + 90_000, 1)
         assert not await owner.requests()
@@ -51,36 +60,36 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
-        wish = bench.change(Change.CANCEL, accepted, store=await bench.process() if elsewhere else None)
+        asking = bench.change(Change.CANCEL, accepted, store=await bench.process() if elsewhere else None)
         requests = await owner.asked()
         assert [(q.change, q.keys) for q in requests] == [(Change.CANCEL, (accepted.key,))]
-        assert not wish.done()
-        (ruling,) = (await owner.answer(requests)).rulings
-        assert (ruling.claimed, ruling.granted, ruling.job) == (True, True, None)
-        verdict = await bench.verdict(wish)
-        assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
+        assert not asking.done()
+        (owner_decision,) = (await owner.answer(requests)).decisions
+        assert (owner_decision.claimed, owner_decision.granted, owner_decision.job) == (True, True, None)
+        decision = await bench.decision(asking)
+        assert (decision.granted, decision.record.status) == (True, Status.CANCELLED)
         assert not await owner.scan()
 
     async def test_the_line_itself_is_the_first_moment_that_needs_no_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         before, at = await bench.add(29_999, 30_000)
         assert (await bench.changed(Change.CANCEL, at.key)).granted
-        wish = bench.change(Change.CANCEL, before)
+        asking = bench.change(Change.CANCEL, before)
         (request,) = await owner.asked(Change.CANCEL)
         assert request.keys == (before.key,)
         await owner.answer([request])
-        assert (await bench.decided(wish)).granted
+        assert (await bench.decided(asking)).granted
 
     async def test_a_reschedule_before_the_line_is_decided_by_the_owner(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
-        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 5000)
-        (ruling,) = (await owner.answer(await owner.asked(Change.RESCHEDULE))).rulings
-        assert ruling.granted
-        assert ruling.job is not None
-        assert ruling.job.due_ms == bench.now + 5000
-        verdict = await bench.decided(wish)
-        assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now + 5000)
+        asking = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 5000)
+        (owner_decision,) = (await owner.answer(await owner.asked(Change.RESCHEDULE))).decisions
+        assert owner_decision.granted
+        assert owner_decision.job is not None
+        assert owner_decision.job.due_ms == bench.now + 5000
+        decision = await bench.decided(asking)
+        assert (decision.granted, decision.record.job.due_ms) == (True, bench.now + 5000)
         (job,) = await owner.scan()
         assert (job.due_ms, job.scheduled_ms) == (bench.now + 5000, bench.now + 5000)
 
@@ -90,15 +99,15 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
-        wishes = [bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + ms) for ms in (5000, 6000, 7000)]
+        askings = [bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + ms) for ms in (5000, 6000, 7000)]
         requests = await owner.asked()
         while len(requests) < 3:
             requests = await owner.asked()
         answers = await owner.answer(requests)
-        assert all([(await bench.decided(wish)).granted for wish in wishes])
+        assert all([(await bench.decided(asking)).granted for asking in askings])
         job = await bench.job(accepted)
-        assert job.due_ms == answers.rulings[-1].request.due_ms
-        assert [ruling.job for ruling in answers.rulings] == [job] * 3
+        assert job.due_ms == answers.decisions[-1].request.due_ms
+        assert [owner_decision.job for owner_decision in answers.decisions] == [job] * 3
         assert keys(await owner.scan()) == [accepted.key]
 
     @pytest.mark.parametrize("change", [Change.CANCEL, Change.RESCHEDULE, Change.RUN_NOW])
@@ -106,20 +115,20 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         before = await bench.record(accepted)
-        wish = bench.change(change, accepted, due_ms=bench.now + 5000)
-        (ruling,) = (await owner.answer(await owner.asked(change), handed_over=[accepted.key])).rulings
-        assert (ruling.claimed, ruling.granted) == (True, False)
-        verdict = await bench.decided(wish)
-        assert (verdict.granted, verdict.record) == (False, before)
+        asking = bench.change(change, accepted, due_ms=bench.now + 5000)
+        (owner_decision,) = (await owner.answer(await owner.asked(change), handed_over=[accepted.key])).decisions
+        assert (owner_decision.claimed, owner_decision.granted) == (True, False)
+        decision = await bench.decided(asking)
+        assert (decision.granted, decision.record) == (False, before)
 
     async def test_a_decision_lowers_low_to_the_new_moment(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(20_000)
         await owner.answer(await owner.requests())
         await owner.advance(bench.now + 30_000, bench.now + 15_000)
-        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 1000)
+        asking = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 1000)
         await owner.answer(await owner.asked(Change.RESCHEDULE))
-        assert (await bench.decided(wish)).granted
+        assert (await bench.decided(asking)).granted
         assert (await bench.shard()).low_ms == bench.now + 1000
 
     async def test_a_wish_that_nobody_answers_is_taken_back_and_nothing_is_decided(self, bench: Bench) -> None:
@@ -127,44 +136,44 @@ class Changing(Promises):
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
         before = await bench.record(accepted)
-        wish = bench.change(Change.CANCEL, accepted, patience_ms=200)
+        asking = bench.change(Change.CANCEL, accepted, timeout_ms=200)
         requests = await owner.asked()
         with refused(Unavailable):
-            await bench.verdict(wish)
+            await bench.decision(asking)
         assert not await owner.requests()
-        (ruling,) = (await owner.answer(requests)).rulings
-        assert not ruling.claimed, "it was read before it was taken back; even so it is not decided"
+        (owner_decision,) = (await owner.answer(requests)).decisions
+        assert not owner_decision.claimed, "it was read before it was taken back; even so it is not decided"
         assert await bench.record(accepted) == before
         assert keys(await owner.scan()) == [accepted.key]
 
     async def test_a_wish_is_waited_for_as_long_as_asked(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
-        wish = bench.change(Change.CANCEL, accepted, patience_ms=10_000)
+        asking = bench.change(Change.CANCEL, accepted, timeout_ms=10_000)
         await owner.asked(Change.CANCEL)
         await bench.passing(500)
-        assert not wish.done()
+        assert not asking.done()
         await owner.answer(await owner.requests())
-        assert (await bench.decided(wish)).granted
+        assert (await bench.decided(asking)).granted
 
     async def test_a_verdict_counts_even_if_the_patience_is_over_when_it_is_seen(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         elsewhere = await bench.process()
         (accepted,) = await bench.add(1000)
-        wish = bench.change(Change.CANCEL, accepted, store=elsewhere, patience_ms=200)
+        asking = bench.change(Change.CANCEL, accepted, store=elsewhere, timeout_ms=200)
         await owner.answer(await owner.asked(Change.CANCEL))
         bench.clock.advance(5000)
-        verdict = await bench.verdict(wish)
-        assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
+        decision = await bench.decision(asking)
+        assert (decision.granted, decision.record.status) == (True, Status.CANCELLED)
 
     async def test_a_released_shard_is_decided_by_who_asks(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         moved, cancelled = await bench.add(1000, 2000)
         await owner.release(bench.now)
-        verdict = await bench.changed(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
-        assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now + 9000)
-        verdict = await bench.changed(Change.CANCEL, cancelled.key)
-        assert (verdict.granted, verdict.record.status) == (True, Status.CANCELLED)
+        decision = await bench.changed(Change.RESCHEDULE, moved.key, due_ms=bench.now + 9000)
+        assert (decision.granted, decision.record.job.due_ms) == (True, bench.now + 9000)
+        decision = await bench.changed(Change.CANCEL, cancelled.key)
+        assert (decision.granted, decision.record.status) == (True, Status.CANCELLED)
         successor = await bench.owner("n2")
         found = await successor.scan(bench.now, bench.now + 30_000)
         assert [(job.key, job.due_ms) for job in found] == [(moved.key, bench.now + 9000)]
@@ -177,9 +186,9 @@ class Changing(Promises):
         for delay in (70_000, 50_000, 65_000):
             await bench.changed(Change.RESCHEDULE, far.key, due_ms=bench.now + delay)
         for delay in (9000, 5000, 7000):
-            wish = bench.change(Change.RESCHEDULE, near, due_ms=bench.now + delay)
+            asking = bench.change(Change.RESCHEDULE, near, due_ms=bench.now + delay)
             await owner.answer(await owner.asked(Change.RESCHEDULE))
-            assert (await bench.decided(wish)).granted
+            assert (await bench.decided(asking)).granted
         assert [job.due_ms - bench.now for job in await owner.scan()] == [7000, 65_000]
 
     async def test_two_reschedules_at_once_are_both_decided(self, bench: Bench) -> None:
@@ -187,19 +196,19 @@ class Changing(Promises):
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
         moments = [bench.now + 5000, bench.now + 9000]
-        wishes = [bench.change(Change.RESCHEDULE, accepted, due_ms=due_ms) for due_ms in moments]
+        askings = [bench.change(Change.RESCHEDULE, accepted, due_ms=due_ms) for due_ms in moments]
         granted = 0
-        while granted < len(wishes):
+        while granted < len(askings):
             answers = await owner.answer(await owner.asked())
-            granted += sum(ruling.granted for ruling in answers.rulings)
-        assert all([(await bench.decided(wish)).granted for wish in wishes])
+            granted += sum(owner_decision.granted for owner_decision in answers.decisions)
+        assert all([(await bench.decided(asking)).granted for asking in askings])
         (job,) = await owner.scan()
         assert job.due_ms in moments
 
     async def test_run_now_keeps_the_scheduled_time(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.changed(Change.RUN_NOW, accepted.key)
-        assert verdict.granted
+        decision = await bench.changed(Change.RUN_NOW, accepted.key)
+        assert decision.granted
         job = await bench.job(accepted)
         assert (job.due_ms, job.scheduled_ms, job.attempt) == (bench.now, accepted.due_ms, 1)
 
@@ -211,8 +220,8 @@ class Changing(Promises):
 
     async def test_a_reschedule_into_the_past_means_now(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
-        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
-        assert (verdict.granted, verdict.record.job.due_ms) == (True, bench.now)
+        decision = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now - 5000)
+        assert (decision.granted, decision.record.job.due_ms) == (True, bench.now)
 
     async def test_a_job_cancelled_twice_is_granted_twice(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
@@ -224,14 +233,14 @@ class Changing(Promises):
     @pytest.mark.parametrize("change", [Change.CANCEL, Change.RESCHEDULE, Change.RUN_NOW])
     async def test_a_change_of_a_settled_job_is_too_late(self, bench: Bench, change: Change, status: Status) -> None:
         accepted = await settled(bench, status)
-        verdict = await bench.changed(change, accepted.key, due_ms=bench.now + 5000)
-        assert (verdict.granted, verdict.record.status) == (False, status)
+        decision = await bench.changed(change, accepted.key, due_ms=bench.now + 5000)
+        assert (decision.granted, decision.record.status) == (False, status)
 
     async def test_a_reschedule_of_a_cancelled_job_is_too_late(self, bench: Bench) -> None:
         (accepted,) = await bench.add(MINUTE_MS)
         await bench.changed(Change.CANCEL, accepted.key)
-        verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
-        assert (verdict.granted, verdict.record.status) == (False, Status.CANCELLED)
+        decision = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + 5000)
+        assert (decision.granted, decision.record.status) == (False, Status.CANCELLED)
 
     @pytest.mark.parametrize("app", [APP, None])
     async def test_a_change_of_an_unknown_job_is_refused(self, bench: Bench, app: str | None) -> None:
@@ -248,15 +257,15 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         cancelled, *moved = await bench.add(1000, 2000, 3000, payload=LARGE)
         await owner.answer(await owner.requests())
-        wishes = [bench.change(Change.CANCEL, cancelled)]
-        wishes += [bench.change(Change.RESCHEDULE, a, due_ms=a.due_ms + 5000) for a in moved]
+        askings = [bench.change(Change.CANCEL, cancelled)]
+        askings += [bench.change(Change.RESCHEDULE, a, due_ms=a.due_ms + 5000) for a in moved]
         requests = await owner.asked(Change.RESCHEDULE)
         while len(requests) < 3:
             requests = await owner.asked()
         answers = await owner.answer(requests, room=1)
-        assert all([(await bench.decided(wish)).granted for wish in wishes])
+        assert all([(await bench.decided(asking)).granted for asking in askings])
         first, second = [await bench.job(a) for a in moved]
-        assert [ruling.job for ruling in answers.rulings if ruling.job] == [first]
+        assert [owner_decision.job for owner_decision in answers.decisions if owner_decision.job] == [first]
         assert list(answers.left) == [(SHARD, second.position)]
         assert (await bench.record(cancelled)).status is Status.CANCELLED
 
@@ -264,14 +273,14 @@ class Changing(Promises):
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         wake = await owner.requests()
-        wish = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 60_000)
+        asking = bench.change(Change.RESCHEDULE, accepted, due_ms=bench.now + 60_000)
         await owner.answer(await owner.asked(Change.RESCHEDULE))
-        assert (await bench.decided(wish)).granted
+        assert (await bench.decided(asking)).granted
         assert not (await owner.answer(wake)).woken
         assert keys(await owner.scan(bench.now + 30_000)) == [accepted.key]
 
 
-class Retrying(Promises):
+class RetryingContract(Promises):
     """What `change` promises of jobs that are settled."""
 
     needs = frozenset({Ability.RETRY})
@@ -280,8 +289,8 @@ class Retrying(Promises):
     async def test_a_retry_by_hand_goes_on_counting(self, bench: Bench, status: Status) -> None:
         accepted = await settled(bench, status)
         bench.clock.advance(5000)
-        verdict = await bench.changed(Change.RETRY, accepted.key)
-        assert verdict.granted
+        decision = await bench.changed(Change.RETRY, accepted.key)
+        assert decision.granted
         record = await bench.record(accepted)
         assert (record.status, record.job.attempt, record.job.due_ms) == (Status.PENDING, 2, bench.now)
         assert record.job.scheduled_ms == accepted.due_ms

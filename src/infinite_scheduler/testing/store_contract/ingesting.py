@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidRequest, PlacesMoved, SchedulerError, UnknownApp, UnknownLetter
+from infinite_scheduler.errors import InvalidRequest, PositionsMoved, SchedulerError, UnknownApp, UnknownLetter
 from infinite_scheduler.model import DAY_MS, Accepted, JobSpec
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
@@ -17,12 +17,12 @@ from infinite_scheduler.store.inbox import (
     Letters,
     LetterState,
     Move,
-    Place,
     Source,
+    TopicPosition,
     new_letter_id,
 )
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys, needing, refused
+from infinite_scheduler.testing.store_contract.contract_bench import SHARD, Bench, Promises, keys, needing, refused
 
 SOURCE: Final = Source("door", "jobs", 0)
 OTHER: Final = Source("door", "jobs", 1)
@@ -72,7 +72,7 @@ def offsets(letters: Sequence[DeadLetter]) -> list[int]:
     return [one.offset for one in letters]
 
 
-class Ingesting(Promises):
+class IngestingContract(Promises):
     """What the inbox of a store promises."""
 
     needs = frozenset({Ability.INBOX})
@@ -86,30 +86,30 @@ class Ingesting(Promises):
         inbox = after_a_restart.inbox()
         assert [await after_a_restart.get(a.key) is not None for a in accepted] == [True, True]
         assert await inbox.letter(lost.id) == lost
-        assert await inbox.places() == [Place(source=SOURCE, next=3, topic_id=None, moved_ms=bench.now)]
+        assert await inbox.positions() == [TopicPosition(source=SOURCE, next=3, topic_id=None, moved_ms=bench.now)]
 
     async def test_a_place_moves_only_from_where_it_was_seen(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
         await inbox.take([], [], [move(None, 10)])
         for seen in (None, 9, 11, 0):
-            with refused(PlacesMoved, "partition 0", "'jobs'", "'door'"):
+            with refused(PositionsMoved, "partition 0", "'jobs'", "'door'"):
                 await inbox.take([], [], [move(seen, 20)])
-        with refused(PlacesMoved, "partition 1", "at offset 5"):
+        with refused(PositionsMoved, "partition 1", "at offset 5"):
             await inbox.take([], [], [move(5, 6, OTHER)])
         await inbox.take([], [], [move(10, 20)])
-        assert [place.next for place in await inbox.places()] == [20]
+        assert [position.next for position in await inbox.positions()] == [20]
 
     async def test_when_a_place_has_moved_nothing_goes_in(self, bench: Bench) -> None:
         inbox, elsewhere = bench.store.inbox(), (await bench.process()).inbox()
         await elsewhere.take([keyed(bench, "first")], [], [move(None, 5)])
         moved_ms = bench.now
         bench.clock.advance(1000)
-        with refused(PlacesMoved):
+        with refused(PositionsMoved):
             await inbox.take([keyed(bench)], [letter(bench)], [move(None, 5, OTHER), move(None, 5)])
         assert await jobs_in(bench.store) == 1
         assert (await inbox.letters(LetterQuery())).letters == []
         assert await inbox.live_keys() == 1
-        assert await inbox.places() == [Place(source=SOURCE, next=5, topic_id=None, moved_ms=moved_ms)]
+        assert await inbox.positions() == [TopicPosition(source=SOURCE, next=5, topic_id=None, moved_ms=moved_ms)]
 
     async def test_an_unknown_app_lets_nothing_in(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
@@ -117,7 +117,7 @@ class Ingesting(Promises):
             await inbox.take([bench.spec(), bench.spec(app="nobody")], [letter(bench)], [move(None, 2)])
         assert await jobs_in(bench.store) == 0
         assert (await inbox.letters(LetterQuery())).letters == []
-        assert await inbox.places() == []
+        assert await inbox.positions() == []
 
     async def test_of_two_who_read_the_same_partition_one_gets_in(self, bench: Bench) -> None:
         inboxes = [(await bench.process()).inbox() for _ in range(3)]
@@ -129,7 +129,7 @@ class Ingesting(Promises):
             )
             won = [answer for answer in answers if not isinstance(answer, BaseException)]
             assert len(won) == 1
-            assert [type(answer) for answer in answers].count(PlacesMoved) == 2
+            assert [type(answer) for answer in answers].count(PositionsMoved) == 2
             seen = following
         assert await jobs_in(bench.store) == 5
         assert len((await bench.store.inbox().letters(LetterQuery())).letters) == 5
@@ -143,36 +143,36 @@ class Ingesting(Promises):
                     for number, inbox in enumerate(inboxes)
                 )
             )
-        assert [place.next for place in await inboxes[0].places()] == [30, 30, 30]
+        assert [position.next for position in await inboxes[0].positions()] == [30, 30, 30]
         assert await jobs_in(bench.store) == 9
 
     async def test_every_group_topic_and_partition_has_a_place_of_its_own(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
         sources = [Source(g, t, p) for g in ("door", "Door", "two") for t in ("jobs", "sms") for p in (0, 2, 11)]
         await inbox.take([], [], [move(None, n, source) for n, source in enumerate(sources)])
-        everything = await inbox.places()
-        assert [place.source for place in everything] == sorted(sources)
-        assert {place.source: place.next for place in everything} == {s: n for n, s in enumerate(sources)}
-        assert [p.source.partition for p in await inbox.places("two", "sms")] == [0, 2, 11]
-        assert {p.source.topic for p in await inbox.places("Door")} == {"jobs", "sms"}
-        assert {p.source.group for p in await inbox.places(topic="sms")} == {"Door", "door", "two"}
-        assert await inbox.places("nobody") == []
+        everything = await inbox.positions()
+        assert [position.source for position in everything] == sorted(sources)
+        assert {position.source: position.next for position in everything} == {s: n for n, s in enumerate(sources)}
+        assert [p.source.partition for p in await inbox.positions("two", "sms")] == [0, 2, 11]
+        assert {p.source.topic for p in await inbox.positions("Door")} == {"jobs", "sms"}
+        assert {p.source.group for p in await inbox.positions(topic="sms")} == {"Door", "door", "two"}
+        assert await inbox.positions("nobody") == []
 
     async def test_a_place_remembers_which_topic_it_is_of(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
         for seen, topic_id, remembered in ((None, "one", "one"), (1, None, "one"), (2, "two", "two")):
             await inbox.take([], [], [move(seen, (seen or 0) + 1, topic_id=topic_id)])
-            assert [place.topic_id for place in await inbox.places()] == [remembered]
+            assert [position.topic_id for position in await inbox.positions()] == [remembered]
 
     async def test_places_are_set_by_hand_all_or_none(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
         await inbox.take([], [], [move(None, 50), move(None, 60, OTHER)])
-        with refused(PlacesMoved, "partition 1", "at offset 61"):
+        with refused(PositionsMoved, "partition 1", "at offset 61"):
             await inbox.reset([move(50, 0), move(61, 0, OTHER)])
-        assert [place.next for place in await inbox.places()] == [50, 60]
+        assert [position.next for position in await inbox.positions()] == [50, 60]
         await inbox.reset([move(60, 2, OTHER), move(50, 1), move(None, 7, Source("door", "sms", 0))])
-        assert [place.next for place in await inbox.places()] == [1, 2, 7]
-        with refused(PlacesMoved):
+        assert [position.next for position in await inbox.positions()] == [1, 2, 7]
+        with refused(PositionsMoved):
             await inbox.take([bench.spec()], [], [move(50, 51)])
 
     async def test_a_move_to_the_same_place_is_a_move(self, bench: Bench) -> None:
@@ -390,7 +390,7 @@ class Ingesting(Promises):
         assert await jobs_in(bench.store) == 0
 
 
-class Forgetting(Promises):
+class ForgettingContract(Promises):
     """What maintenance promises about the inbox."""
 
     needs = frozenset({Ability.INBOX})

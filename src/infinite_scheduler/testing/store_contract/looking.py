@@ -5,10 +5,18 @@ from infinite_scheduler.model import DAY_MS, Accepted, Change, JobId, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.testing.store_contract.bench import APP, SHARD, Bench, Promises, counts, needing, refused
+from infinite_scheduler.testing.store_contract.contract_bench import (
+    APP,
+    SHARD,
+    Bench,
+    Promises,
+    counts,
+    needing,
+    refused,
+)
 
 
-class Looking(Promises):
+class LookingContract(Promises):
     """What `get`, `survey` and `maintain` promise of every store."""
 
     async def test_an_unknown_job_is_none(self, bench: Bench) -> None:
@@ -40,7 +48,7 @@ class Looking(Promises):
         elsewhere = await bench.process()
         await bench.add(1000, 2000)
         (third,) = await elsewhere.add([bench.spec(3000)])
-        await elsewhere.change(Change.CANCEL, third.key, patience_ms=15_000)
+        await elsewhere.change(Change.CANCEL, third.key, timeout_ms=15_000)
         await bench.add(1000, idempotency_key="k")
         await bench.add(1000, idempotency_key="k")
         assert counts((await bench.store.survey()).counts) == {"accepted": 4, "cancelled": 1}
@@ -79,7 +87,7 @@ class Looking(Promises):
         assert counts((await bench.store.survey()).counts) == {"accepted": 2}
 
 
-class Searching(Promises):
+class SearchingContract(Promises):
     """What `find` promises."""
 
     needs = frozenset({Ability.SEARCH})

@@ -2,10 +2,10 @@
 
 from infinite_scheduler.model import Status
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.testing.store_contract.bench import ALONE, FEW, LIFTED, MANY, SHARD, Bench, Promises
+from infinite_scheduler.testing.store_contract.contract_bench import ALONE, FEW, LIFTED, MANY, SHARD, Bench, Promises
 
 
-class Marking(Promises):
+class MarkingContract(Promises):
     """What `mark` promises, and what becomes of marks at a release, a reload and a settle."""
 
     needs = frozenset({Ability.OWNERSHIP, Ability.MARKS})

@@ -1,10 +1,10 @@
 """Promises about pauses and drains."""
 
 from infinite_scheduler.errors import UnknownApp
-from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
+from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, refused
 
 
-class Operating(Promises):
+class OperatingContract(Promises):
     """What `pause` and `drain` promise."""
 
     async def test_a_node_that_is_asked_to_drain_is_seen_by_all_and_a_sign_of_life_changes_nothing(

@@ -3,7 +3,7 @@
 from infinite_scheduler.model import Shard, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ownership import Claim
-from infinite_scheduler.testing.store_contract.bench import (
+from infinite_scheduler.testing.store_contract.contract_bench import (
     APP,
     LIFTED,
     SHARD,
@@ -16,7 +16,7 @@ WIDE = "wide"
 FOUR = tuple(Shard(WIDE, number) for number in range(4))
 
 
-class Owning(Promises):
+class OwningContract(Promises):
     """What heartbeats, take, release, reload and advance promise, and that a takeover fences the former owner."""
 
     needs = frozenset({Ability.OWNERSHIP})
@@ -207,7 +207,7 @@ class Owning(Promises):
         answers = await former.answer(requests)
         assert answers.lost == {SHARD}
         assert not answers.woken
-        assert not answers.rulings
+        assert not answers.decisions
         assert await successor.requests() == requests, "the wake is there for its owner"
 
     async def test_a_node_that_lost_a_shard_releases_nothing_there(self, bench: Bench) -> None:

@@ -3,14 +3,14 @@
 from infinite_scheduler.errors import NotSupported
 from infinite_scheduler.model import Change, JobId
 from infinite_scheduler.store.abilities import EVERYTHING, Abilities, Ability
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.testing.store_contract.bench import APP, Bench, Promises, refused
+from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, refused
 
 CHANGES = {Ability(change) for change in Change}
 
 
-class Refusing(Promises):
+class RefusingContract(Promises):
     """Abilities are declared, never imitated: what a store has not declared it refuses in words."""
 
     async def test_what_a_store_declares_that_it_cannot_do_it_refuses_in_words(self, bench: Bench) -> None:
@@ -32,7 +32,7 @@ class Refusing(Promises):
     async def _try(self, bench: Bench, ability: Ability) -> None:
         store, key = bench.store, JobId.make(bench.now + 1000, 0, 1)
         if ability in CHANGES:
-            await store.change(Change(ability), key, app=APP, patience_ms=1000)
+            await store.change(Change(ability), key, app=APP, timeout_ms=1000)
         match ability:
             case Ability.WHOLE_BATCHES:
                 await store.add([bench.spec(), bench.spec()])

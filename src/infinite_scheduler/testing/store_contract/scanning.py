@@ -5,13 +5,13 @@ from typing import Final
 
 from infinite_scheduler.model import DAY_MS, Accepted, Change, Job, Priority, Shard, Status
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.testing.store_contract.bench import Bench, Node, Promises, keys, needing
+from infinite_scheduler.testing.store_contract.contract_bench import Bench, ContractNode, Promises, keys, needing
 
 LARGE: Final = b'"' + "ä".encode() * 5000 + b'"'
 """A payload with more bytes than characters."""
 
 
-class Scanning(Promises):
+class ScanningContract(Promises):
     """What `scan` finds: each pending job of its range once, in order, where it is due."""
 
     needs = frozenset({Ability.OWNERSHIP})
@@ -57,14 +57,14 @@ class Scanning(Promises):
         pages = await owner.pages(limit=5)
         assert [job.key for page in pages for job in page] == [last.key]
 
-    async def _finish(self, owner: Node, jobs: list[Job]) -> None:
+    async def _finish(self, owner: ContractNode, jobs: list[Job]) -> None:
         await owner.settle(*(owner.ended(job) for job in jobs))
 
     async def test_a_page_ends_when_its_payloads_fill_the_room(self, bench: Bench) -> None:
         await room_is_kept(bench, await bench.add(*range(1000, 1012), payload=LARGE))
 
 
-class ScanningMoved(Promises):
+class ScanningMovedContract(Promises):
     """What `scan` finds of jobs that were moved: each once, where it is due now."""
 
     needs = frozenset({Ability.OWNERSHIP, Ability.RESCHEDULE})
@@ -164,8 +164,8 @@ class ScanningMoved(Promises):
 
 async def move(bench: Bench, accepted: Accepted, in_ms: int) -> None:
     """Move a job to so many ms from now."""
-    verdict = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + in_ms)
-    assert verdict.granted
+    decision = await bench.changed(Change.RESCHEDULE, accepted.key, due_ms=bench.now + in_ms)
+    assert decision.granted
 
 
 async def room_is_kept(bench: Bench, accepted: Sequence[Accepted]) -> None:

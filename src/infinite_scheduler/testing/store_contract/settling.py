@@ -5,15 +5,15 @@ import pytest
 from infinite_scheduler.model import Attempt, Job, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ownership import Running
-from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Node, Promises, counts, keys
+from infinite_scheduler.testing.store_contract.contract_bench import SHARD, Bench, ContractNode, Promises, counts, keys
 
 
-class Settling(Promises):
+class SettlingContract(Promises):
     """What `settle` promises."""
 
     needs = frozenset({Ability.OWNERSHIP})
 
-    async def _handed_over(self, bench: Bench, *in_ms: int) -> tuple[Node, list[Job]]:
+    async def _handed_over(self, bench: Bench, *in_ms: int) -> tuple[ContractNode, list[Job]]:
         await bench.add(*in_ms)
         owner = await bench.owner(line_in_ms=30_000)
         return owner, await owner.scan()

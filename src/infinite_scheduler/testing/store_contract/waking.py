@@ -5,11 +5,11 @@ import pytest
 from infinite_scheduler.model import Priority, Shard
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ownership import named
-from infinite_scheduler.testing.store_contract.bench import SHARD, Bench, Promises, keys
+from infinite_scheduler.testing.store_contract.contract_bench import SHARD, Bench, Promises, keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE
 
 
-class Waking(Promises):
+class WakingContract(Promises):
     """What an insert before the line leaves, and what answering it does."""
 
     needs = frozenset({Ability.OWNERSHIP})

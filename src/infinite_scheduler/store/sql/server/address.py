@@ -10,7 +10,7 @@ from urllib.parse import quote
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.secrets import cut, masked
 from infinite_scheduler.store.scheme import BadPart
-from infinite_scheduler.store.sql.server.options import OWN, Kind, decoded, is_visible, read_options
+from infinite_scheduler.store.sql.server.url_options import OWN, Kind, decoded, is_visible, read_options
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long connecting may take by default."""
@@ -34,7 +34,7 @@ _SCHEMES: Final[Mapping[str, Kind]] = {
 }
 _WRITTEN: Final[Mapping[Kind, str]] = {"mariadb": "mariadb", "postgres": "postgresql"}
 
-Parts = Mapping[str, str]
+ServerParts = Mapping[str, str]
 """The given parts of an address, as text: kind, host, port, database, user, password and options."""
 
 
@@ -67,8 +67,8 @@ class Address:
 
     def __str__(self) -> str:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
-        place = quote(self.socket, safe="") if self.socket else f"{_bracketed(self.host)}:{self.port}"
-        return f"{_WRITTEN[self.kind]}://{user}{place}/{quote(self.database, safe='')}"
+        location = quote(self.socket, safe="") if self.socket else f"{_bracketed(self.host)}:{self.port}"
+        return f"{_WRITTEN[self.kind]}://{user}{location}/{quote(self.database, safe='')}"
 
 
 def names_server(url: str) -> bool:
@@ -113,7 +113,7 @@ def read_url(url: str) -> dict[str, str]:
     return said
 
 
-def make_address(said: Parts) -> Address:
+def make_address(said: ServerParts) -> Address:
     """The address with these parts, and defaults for the rest. Raises BadPart."""
     kind = cast("Kind", said["kind"])
     if not said.get("database"):
@@ -137,7 +137,7 @@ def make_address(said: Parts) -> Address:
     )
 
 
-def write_url(said: Parts) -> str:
+def write_url(said: ServerParts) -> str:
     """The URL with these parts: `read_url` reads them back."""
     kind = cast("Kind", said["kind"])
     rest = {name: value for name, value in said.items() if name not in {"kind", "host", "user", "password", "database"}}
@@ -189,7 +189,7 @@ def _check_host(host: str) -> None:
         raise BadPart("host", "expected the name or the address of a host, or the path of a socket")
 
 
-def _check_tls(said: Parts) -> None:
+def _check_tls(said: ServerParts) -> None:
     if "sslkey" in said and "sslcert" not in said:
         raise BadPart("sslkey", "expected sslcert too: a key is useful only with its certificate")
     if said.get("sslrootcert") == SYSTEM and said.get("sslmode", "verify-full") != "verify-full":

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ownership import Upkeep
+from infinite_scheduler.store.sql.database_thread import DatabaseThread, share_the_interpreter
 from infinite_scheduler.store.sql.server.driver import Driver
 from infinite_scheduler.store.sql.server.session import Link, ServerSession, SharedSession, end
-from infinite_scheduler.store.sql.server.tables import TableMaker
-from infinite_scheduler.store.sql.server.upkeep import Look, OldTable, ServerKeeper
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
+from infinite_scheduler.store.sql.server.upkeep import Look, OldTable, ServerMaintainer
 from infinite_scheduler.store.sql.statements import Body, Database, Session
-from infinite_scheduler.store.sql.worker import Worker, share_the_interpreter
 
 DOOR: Final = "door"
 
@@ -33,13 +33,13 @@ class ServerDatabase(Database):
         self._connections = connections
         self._process = os.urandom(8).hex()
         self._tables = TableMaker(driver, allowed=ddl)
-        self._worker: Worker | None = None  # changes tables, which can take long
+        self._worker: DatabaseThread | None = None  # changes tables, which can take long
         self._sessions: dict[str, Session] = {}
         self._looks: dict[OldTable, Look] = {}
 
     async def open(self) -> None:
         share_the_interpreter()
-        self._worker = self._worker or Worker("tables")
+        self._worker = self._worker or DatabaseThread("tables")
         try:
             self.found = await self._worker.do(self._tables.migrate)
         except BaseException:
@@ -70,7 +70,7 @@ class ServerDatabase(Database):
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         if self._worker is None:
             raise StoreUnavailable("the store is not open")
-        keeper = ServerKeeper(
+        maintainer = ServerMaintainer(
             self.session("upkeep"),
             self._tables,
             self._worker,
@@ -79,7 +79,7 @@ class ServerDatabase(Database):
             retention_ms=retention_ms,
             idempotency_ms=idempotency_ms,
         )
-        return await keeper.run()
+        return await maintainer.run()
 
     async def prepared(self, app: str) -> frozenset[int] | None:
         if self._tables.allowed:

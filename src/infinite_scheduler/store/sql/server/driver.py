@@ -14,7 +14,7 @@ from infinite_scheduler.secrets import HIDDEN, without_secrets
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.address import shown_url
-from infinite_scheduler.store.sql.server.patience import Patience
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
 
 DDL_WAIT_S: Final = 30
 DROP_WAIT_S: Final = 1
@@ -89,7 +89,7 @@ class Driver(ABC):
 
     dialect: Dialect
 
-    place: str
+    location: str
     """The address for people, without its secrets."""
 
     secrets: Sequence[str] = ()
@@ -105,10 +105,10 @@ class Driver(ABC):
         """Open a connection in autocommit mode; raises the driver's errors."""
 
     @abstractmethod
-    def begin(self, cursor: Cursor, patience: Patience) -> None:
+    def begin(self, cursor: Cursor, lock_wait: LockWait) -> None:
         """Begin a transaction that writes: READ COMMITTED, and ended by the server if it is idle for too long.
 
-        Its statements wait for locks as long as `patience` allows.
+        Its statements wait for locks as long as `lock_wait` allows.
         """
 
     @abstractmethod
@@ -142,11 +142,13 @@ class Driver(ABC):
 
     def busy(self, error: Exception) -> SchedulerError:
         """The error if another process held a lock for too long."""
-        return StoreUnavailable(f"{self.place}: another process holds a lock ({self.said(error)})")
+        return StoreUnavailable(f"{self.location}: another process holds a lock ({self.said(error)})")
 
     def occupied(self, seconds: int) -> SchedulerError:
         """The error if another process keeps changing tables."""
-        return StoreUnavailable(f"{self.place}: another process has changed tables for {seconds} s; nothing was done")
+        return StoreUnavailable(
+            f"{self.location}: another process has changed tables for {seconds} s; nothing was done"
+        )
 
     def end_stuck(self, cursor: Cursor) -> int:
         """End transactions of this program whose processes are silent, on servers that do not do so themselves.

@@ -4,8 +4,8 @@
 
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.address import address_of
-from infinite_scheduler.store.sql.server.arguments import psycopg_arguments, pymysql_arguments, require_driver
 from infinite_scheduler.store.sql.server.driver import Driver, Waits
+from infinite_scheduler.store.sql.server.driver_arguments import psycopg_arguments, pymysql_arguments, require_driver
 
 
 def server_driver(url: str, limits: SqlLimits | None = None) -> Driver:

@@ -7,19 +7,19 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.request_rows import SqlStatements
 from infinite_scheduler.store.sql.rows import TablesMissing
 from infinite_scheduler.store.sql.schema import SCHEMA_TABLE
 from infinite_scheduler.store.sql.server.driver import Driver, Fault
 from infinite_scheduler.store.sql.server.drivers import server_driver
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 
 T = TypeVar("T")
 
 STORE_ID = f"SELECT store_id FROM {SCHEMA_TABLE}"  # noqa: S608
 
 
-class ServerPlace:
+class ServerUserTransaction:
     """The database of a store on a server, through the user's connection."""
 
     def __init__(self, connection: Connection, url: str) -> None:
@@ -51,7 +51,7 @@ class ServerPlace:
             found = None
         self._cursor.execute("ROLLBACK TO SAVEPOINT infinite_scheduler")
         if not found or found[0] != _store_id(url):
-            raise InvalidRequest(f"this is not the store's database: connect to {self._driver.place}")
+            raise InvalidRequest(f"this is not the store's database: connect to {self._driver.location}")
 
     def statements(self) -> SqlStatements:
         from infinite_scheduler.store.sql.enqueue import own_process  # noqa: PLC0415 - the modules import each other

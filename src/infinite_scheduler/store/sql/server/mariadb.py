@@ -23,9 +23,9 @@ from infinite_scheduler.store.sql.server.driver import (
     Fault,
     Waits,
 )
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
 from infinite_scheduler.store.sql.server.mariadb_connection import Bounded, Prompt
 from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
-from infinite_scheduler.store.sql.server.patience import Patience
 
 LOST: Final = frozenset(
     {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 0, 1927, 4031}
@@ -105,10 +105,10 @@ class MariaDriver(Driver):
     sqlalchemy = frozenset({"mysql+pymysql", "mariadb+pymysql"})
     deadlocks = "SHOW ENGINE INNODB STATUS shows the participants of the latest one"
 
-    def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
+    def __init__(self, arguments: dict[str, Any], location: str, waits: Waits) -> None:
         self.waits = waits
         self.dialect = MariaDialect(EXACT["MariaDB"])
-        self.place = place
+        self.location = location
         self.secrets = [arguments.get("password", b"").decode()]
         self._arguments = arguments
         self._is_mariadb = True
@@ -145,18 +145,18 @@ class MariaDriver(Driver):
     def commits_by_itself(self, connection: Any) -> bool:
         return bool(connection.get_autocommit())
 
-    def begin(self, cursor: Cursor, patience: Patience) -> None:
+    def begin(self, cursor: Cursor, lock_wait: LockWait) -> None:
         bounded = cast("Bounded", cursor)
-        bounded.patience = patience if self._is_mariadb else None  # MySQL cannot limit the time of a write
+        bounded.lock_wait = lock_wait if self._is_mariadb else None  # MySQL cannot limit the time of a write
         bounded.longest_s = HEARD * float(self._arguments.get("read_timeout", self.waits.silence_s))
         cursor.execute("BEGIN")
 
     def commit(self, cursor: Cursor) -> None:
-        cast("Bounded", cursor).patience = None
+        cast("Bounded", cursor).lock_wait = None
         cursor.execute("COMMIT")
 
     def roll_back(self, cursor: Cursor) -> None:
-        cast("Bounded", cursor).patience = None
+        cast("Bounded", cursor).lock_wait = None
         cursor.execute("ROLLBACK")
 
     def fault(self, error: Exception) -> Fault:
@@ -179,19 +179,21 @@ class MariaDriver(Driver):
         known = _NO_SPACE if FULL in said else TRANSLATED.get(error.args[0] if error.args else 0)
         if known is not None:
             kind, text = known
-            return kind(text.format(place=self.place, said=said, lock_s=self.waits.lock_s))
+            return kind(text.format(location=self.location, said=said, lock_s=self.waits.lock_s))
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
             return self._away(error, said)
-        return StoreBroken(f"{self.place} refused a statement ({said})")
+        return StoreBroken(f"{self.location} refused a statement ({said})")
 
     def _away(self, error: Exception, said: str) -> SchedulerError:
         """The error for a connection that could not be opened, or was lost."""
         cause = getattr(error, "original_exception", None)
         if isinstance(cause, socket.gaierror):
-            return StoreUnavailable(f"{self.place}: the host name is unknown ({said}): check store.url")
+            return StoreUnavailable(f"{self.location}: the host name is unknown ({said}): check store.url")
         if isinstance(cause, ConnectionRefusedError):
-            return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
-        return StoreUnavailable(f"{self.place} does not answer ({said})")
+            return StoreUnavailable(
+                f"{self.location}: nothing listens there ({said}): is the server up, the port right?"
+            )
+        return StoreUnavailable(f"{self.location} does not answer ({said})")
 
     def lock_tables(self, cursor: Cursor) -> None:
         _set_silence(cursor.connection, **dict.fromkeys(TIMEOUTS, DDL_SILENCE_S))  # type: ignore[attr-defined]

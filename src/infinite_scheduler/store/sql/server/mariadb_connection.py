@@ -11,7 +11,7 @@ from pymysql.connections import Connection, MySQLResult
 from pymysql.constants import COMMAND
 from pymysql.cursors import Cursor
 
-from infinite_scheduler.store.sql.server.patience import WORK_S, Patience
+from infinite_scheduler.store.sql.server.lock_wait import WORK_S, LockWait
 
 LIMITED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 """Statements that may wait for row locks. A commit waits for none, and must never be cut short."""
@@ -32,7 +32,7 @@ def unchecked() -> ssl.SSLContext:
     return context
 
 
-class Rows(MySQLResult):
+class FastResult(MySQLResult):
     """The rows of a result, read in one loop: PyMySQL makes four calls per value, a fifth of the cost of a scan."""
 
     def _get_descriptions(self) -> None:
@@ -70,19 +70,19 @@ class Bounded(Cursor):
     """
 
     connection: "Prompt"
-    patience: Patience | None = None
+    lock_wait: LockWait | None = None
     longest_s: float = 0.0
 
     def execute(self, query: str, args: Any = None) -> int:
-        patience = self.patience
-        if patience is None or not query.startswith(LIMITED):
+        lock_wait = self.lock_wait
+        if lock_wait is None or not query.startswith(LIMITED):
             return super().execute(query, args)
-        limit_s = min(patience.left_s + WORK_S, self.longest_s)
+        limit_s = min(lock_wait.left_s + WORK_S, self.longest_s)
         began_s = time.monotonic()
         try:
             return super().execute(f"SET STATEMENT max_statement_time = {limit_s:.3f} FOR {query}", args)
         finally:
-            patience.took(time.monotonic() - began_s)
+            lock_wait.took(time.monotonic() - began_s)
 
     def execute_each(self, statements: Iterable[str]) -> Iterator[int]:
         """Run these one after another, and yield how many rows each matched.
@@ -121,7 +121,7 @@ class Prompt(Connection):
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         del unbuffered  # rows are never read one by one
         self._result: Any = None
-        result: Any = Rows(self)
+        result: Any = FastResult(self)
         result.read()
         self._result = result
         if result.server_status is not None:

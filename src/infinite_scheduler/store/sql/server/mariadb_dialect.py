@@ -16,7 +16,7 @@ from infinite_scheduler.store.sql.dialect import (
     Cursor,
     Dialect,
     Row,
-    places,
+    placeholders,
     read_shards,
     settled_version,
     without_version,
@@ -79,7 +79,7 @@ class MariaDialect(Dialect):
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         word = "INSERT IGNORE" if ignore else "INSERT"
-        return f"{word} INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))})"
+        return f"{word} INTO {table} ({', '.join(columns)}) VALUES ({placeholders(len(columns))})"
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], *, add: Collection[str] = ()) -> str:
         changes = ", ".join(
@@ -271,7 +271,7 @@ def _end(table: str, end: Row, rows: Sequence[Row]) -> str:
 def _named(names: Sequence[str], rows: int) -> str:
     """A table of this many rows of values, named `new`. Other tables are joined to it by key, row by row."""
     first = "SELECT " + ", ".join(f"? AS {name}" for name in names)
-    return f"({first}{f' UNION ALL SELECT {places(len(names))}' * (rows - 1)}) AS new"
+    return f"({first}{f' UNION ALL SELECT {placeholders(len(names))}' * (rows - 1)}) AS new"
 
 
 @lru_cache(maxsize=512)

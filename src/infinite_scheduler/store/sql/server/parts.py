@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from infinite_scheduler.store.scheme import NOT_AN_ADDRESS, BadPart
-from infinite_scheduler.store.sql.server.address import Parts, make_address, read_url, write_url
-from infinite_scheduler.store.sql.server.options import SECRET, checked
+from infinite_scheduler.store.sql.server.address import ServerParts, make_address, read_url, write_url
+from infinite_scheduler.store.sql.server.url_options import SECRET, checked
 
 _KINDS: Final = {"mysql": "mariadb", "postgresql": "postgres"}
 
@@ -29,7 +29,7 @@ def _checked(name: str, value: str) -> str:
         raise BadPart(name, str(error)) from None
 
 
-def _made(said: Parts) -> str:
+def _made(said: ServerParts) -> str:
     if "database" not in said:
         named = next(name for name in said if name not in NOT_AN_ADDRESS)
         raise BadPart("database", f"expected the name of a database, since store.{named} means a database server")
@@ -37,7 +37,7 @@ def _made(said: Parts) -> str:
     return write_url(said)
 
 
-def _filled(url: str, said: Parts) -> str:
+def _filled(url: str, said: ServerParts) -> str:
     in_url = read_url(url)
     for name, value in said.items():
         if in_url.get(name, value) != value:

@@ -25,10 +25,10 @@ from infinite_scheduler.store.sql.server.driver import (
     Fault,
     Waits,
 )
-from infinite_scheduler.store.sql.server.options import SECRET
-from infinite_scheduler.store.sql.server.patience import Patience
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
 from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 from infinite_scheduler.store.sql.server.postgres_login import code_of_refusal, server_spoke
+from infinite_scheduler.store.sql.server.url_options import SECRET
 
 UUID: Final = 2950
 """The type OID of uuid, the same in every PostgreSQL."""
@@ -122,11 +122,11 @@ class Silent(psycopg.OperationalError):
     """The server was silent for too long."""
 
 
-class Patient(psycopg.Connection[Any]):
+class BoundedConnection(psycopg.Connection[Any]):
     """A connection that gives up a silent server: libpq itself would wait forever."""
 
     silence_s = Waits().silence_s
-    patience: Patience | None = None
+    lock_wait: LockWait | None = None
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         began_s = time.monotonic()
@@ -136,8 +136,8 @@ class Patient(psycopg.Connection[Any]):
             self.close()  # nothing more may be sent, not even ROLLBACK: it would not be answered either
             raise
         finally:
-            if self.patience:
-                self.patience.took(time.monotonic() - began_s)
+            if self.lock_wait:
+                self.lock_wait.took(time.monotonic() - began_s)
 
 
 def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
@@ -194,10 +194,10 @@ class Turn(psycopg.Cursor[Any]):
     @property
     def left_ms(self) -> int:
         """How long the next statement may wait for a lock."""
-        patience = cast("Patient", self.connection).patience
-        if patience is None:
+        lock_wait = cast("BoundedConnection", self.connection).lock_wait
+        if lock_wait is None:
             return self.lock_ms
-        return round(1000 * (patience.left_s if patience.looked else min(LOOK_S, patience.left_s)))
+        return round(1000 * (lock_wait.left_s if lock_wait.looked else min(LOOK_S, lock_wait.left_s)))
 
 
 class KeyDumper(Dumper):
@@ -241,22 +241,22 @@ class PostgresDriver(Driver):
     sqlalchemy = frozenset({"postgresql+psycopg"})
     deadlocks = "the server's log shows its participants"
 
-    def __init__(self, arguments: dict[str, Any], place: str, waits: Waits) -> None:
+    def __init__(self, arguments: dict[str, Any], location: str, waits: Waits) -> None:
         self.dialect = PostgresDialect()
         self.waits = waits
         self._begin = BEGIN.format(idle_s=waits.idle_s)
-        self.place = place
+        self.location = location
         self.secrets = [str(arguments[name]) for name in SECRET if name in arguments]
         self._arguments = arguments
 
     def connect(self) -> Connection:
         return cast("Connection", self._connected(self._arguments))
 
-    def _connected(self, said: dict[str, Any]) -> Patient:
+    def _connected(self, said: dict[str, Any]) -> BoundedConnection:
         arguments = KEPT_ALIVE | said
         try:
             # Prepared statements would keep the plans of empty tables, and a pooler may send each to another server.
-            connection = Patient.connect(**arguments, autocommit=True, prepare_threshold=None)
+            connection = BoundedConnection.connect(**arguments, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
             raise understood(error, arguments) from error
         adapt(connection.adapters)
@@ -272,9 +272,9 @@ class PostgresDriver(Driver):
     def commits_by_itself(self, connection: Any) -> bool:
         return bool(connection.autocommit)
 
-    def begin(self, cursor: Cursor, patience: Patience) -> None:
+    def begin(self, cursor: Cursor, lock_wait: LockWait) -> None:
         turn = cast("Turn", cursor)
-        cast("Patient", turn.connection).patience = patience
+        cast("BoundedConnection", turn.connection).lock_wait = lock_wait
         turn.lock_ms = turn.left_ms
         turn.opening = self._begin.format(lock_ms=turn.lock_ms)
 
@@ -303,41 +303,45 @@ class PostgresDriver(Driver):
         said = self.said(error)
         match error:
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-                return StoreMismatch(f"{self.place} refuses the user or the password ({said}): check store.url")
+                return StoreMismatch(f"{self.location} refuses the user or the password ({said}): check store.url")
             case errors.InvalidCatalogName():
                 return self._no_database(said)
             case errors.InsufficientPrivilege():
-                return StoreBroken(f"{self.place}: rights are missing ({said}): grant them, or set store.ddl = false")
+                return StoreBroken(
+                    f"{self.location}: rights are missing ({said}): grant them, or set store.ddl = false"
+                )
             case errors.ReadOnlySqlTransaction():
-                return StoreUnavailable(f"{self.place} takes no writes ({said}): is it a standby?")
+                return StoreUnavailable(f"{self.location} takes no writes ({said}): is it a standby?")
             case errors.DiskFull():
-                return StoreBroken(f"{self.place}: no space left ({said}); nothing was committed")
+                return StoreBroken(f"{self.location}: no space left ({said}); nothing was committed")
             case errors.LockNotAvailable():
                 return StoreBusy(
-                    f"{self.place}: waited {self.waits.lock_s} s for locks of other transactions ({said}), nothing "
+                    f"{self.location}: waited {self.waits.lock_s} s for locks of other transactions ({said}), nothing "
                     "was written: look for their transactions in pg_stat_activity"
                 )
             case _ if isinstance(error, AWAY) or self.fault(error) is Fault.LOST:
                 return self._away(error, said)
             case _:
-                return StoreBroken(f"{self.place} refused a statement ({said})")
+                return StoreBroken(f"{self.location} refused a statement ({said})")
 
     def _away(self, error: Exception, said: str) -> SchedulerError:
         """The error for a connection that could not be opened, or was lost."""
         if self.fault(error) is Fault.NOT_NOW:
-            return StoreUnavailable(f"{self.place} takes no connection at the moment ({said})")
+            return StoreUnavailable(f"{self.location} takes no connection at the moment ({said})")
         if "FATAL" in said and _is_refusal(said):
-            return StoreMismatch(f"{self.place} refuses the user or the password ({said}): check store.url")
+            return StoreMismatch(f"{self.location} refuses the user or the password ({said}): check store.url")
         if "FATAL" in said and NO_DATABASE in said:
             return self._no_database(said)
         if "resolve" in said or "translate host name" in said:
-            return StoreUnavailable(f"{self.place}: the host name is unknown ({said}): check store.url")
+            return StoreUnavailable(f"{self.location}: the host name is unknown ({said}): check store.url")
         if "refused" in said:
-            return StoreUnavailable(f"{self.place}: nothing listens there ({said}): is the server up, the port right?")
-        return StoreUnavailable(f"{self.place} does not answer ({said})")
+            return StoreUnavailable(
+                f"{self.location}: nothing listens there ({said}): is the server up, the port right?"
+            )
+        return StoreUnavailable(f"{self.location} does not answer ({said})")
 
     def _no_database(self, said: str) -> StoreMismatch:
-        return StoreMismatch(f"{self.place}: {said}; create it with `infinite-scheduler migrate --create`")
+        return StoreMismatch(f"{self.location}: {said}; create it with `infinite-scheduler migrate --create`")
 
     def end_stuck(self, cursor: Cursor) -> int:
         cursor.execute(END_STUCK, (self.waits.idle_s,))
@@ -382,7 +386,7 @@ class PostgresDriver(Driver):
 
 def _end(cursor: Turn, word: str) -> None:
     """End the transaction, if it has begun."""
-    cast("Patient", cursor.connection).patience = None
+    cast("BoundedConnection", cursor.connection).lock_wait = None
     if cursor.opening:
         cursor.opening = ""
     else:

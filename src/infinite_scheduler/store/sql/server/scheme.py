@@ -12,8 +12,8 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.scheme import Options, Parts, Preparation, Scheme
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.server.address import read_url
-from infinite_scheduler.store.sql.server.options import is_visible
 from infinite_scheduler.store.sql.server.parts import complete_url
+from infinite_scheduler.store.sql.server.url_options import is_visible
 
 if TYPE_CHECKING:
     from infinite_scheduler.store.sql.server.driver import Driver
@@ -56,7 +56,7 @@ class ServerScheme(Scheme):
                 tables = driver.dialect.tables(connection.cursor())
         except driver.Error as error:
             raise driver.translated(error) from error
-        return None if SCHEMA_TABLE in tables else f"{driver.place} has no table {SCHEMA_TABLE}"
+        return None if SCHEMA_TABLE in tables else f"{driver.location} has no table {SCHEMA_TABLE}"
 
     async def prepare(
         self, url: str, clock: Clock, options: Options, *, apps: Mapping[str, int | None], create: bool, days: int
@@ -67,7 +67,7 @@ class ServerScheme(Scheme):
         driver = _driver(url, limits)
         made = create and _create_database(driver)
         store = self.open(url, clock, {**options, "ddl": True})
-        return await prepare(store, driver.place, apps=apps, made=made, days=days)
+        return await prepare(store, driver.location, apps=apps, made=made, days=days)
 
 
 def _driver(url: str, limits: SqlLimits) -> "Driver":

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreBusy, StoreUnavailable
+from infinite_scheduler.store.sql.database_thread import DatabaseThread
 from infinite_scheduler.store.sql.rows import RunAgain, TablesMissing
 from infinite_scheduler.store.sql.server.driver import Connection, Driver, Fault
-from infinite_scheduler.store.sql.server.patience import Patience
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.server.lock_wait import LockWait
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
-from infinite_scheduler.store.sql.worker import Worker
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ CLOSE_S: Final = 5.0
 class Course(msgspec.Struct):
     """The course of a call so far."""
 
-    patience: Patience
+    lock_wait: LockWait
     tries: int = 0
     left: int = TRIES
     fresh: bool = True
@@ -54,7 +54,7 @@ class Link:
 
     def write(self, body: Body[T]) -> T:
         """Run the body in a transaction, and commit it."""
-        return self._insist(lambda tx, patience: self._transaction(tx, body, patience))
+        return self._insist(lambda tx, lock_wait: self._transaction(tx, body, lock_wait))
 
     def read(self, body: Body[T]) -> T:
         """Run the body, each statement on its own snapshot: at READ COMMITTED a transaction would add nothing."""
@@ -67,15 +67,15 @@ class Link:
             with suppress(self._driver.Error, OSError):
                 connection.close()
 
-    def _insist(self, step: Callable[[UpkeepRows, Patience], T]) -> T:
+    def _insist(self, step: Callable[[UpkeepRows, LockWait], T]) -> T:
         """Run a step, and again after a deadlock, a change of tables, or a connection that was lost at once."""
-        course = Course(Patience(self._driver.waits.lock_s))
+        course = Course(LockWait(self._driver.waits.lock_s))
         failed: Exception | None = None
         while course.left:
             course.tries += 1
             course.left -= 1
             try:
-                return step(self._ready(course), course.patience)
+                return step(self._ready(course), course.lock_wait)
             except RunAgain as again:
                 failed = again
             except TablesMissing as missing:
@@ -92,24 +92,24 @@ class Link:
         if course.fresh:
             statements.start()
             course.fresh = False
-        course.patience.begin()
+        course.lock_wait.begin()
         return statements
 
     def _overcome(self, error: Exception, course: Course) -> None:
         """Do what is needed before another try; or raise, because the caller must know."""
-        patience = course.patience
+        lock_wait = course.lock_wait
         match self._driver.fault(error):
-            case Fault.LOST if not (course.reconnected or patience.over):
+            case Fault.LOST if not (course.reconnected or lock_wait.over):
                 self.close()
                 course.reconnected = course.fresh = True
             case Fault.LOST:
                 self.close()
                 raise self._driver.translated(error) from error
             case Fault.HELD:
-                self._end_stuck(error, patience)
+                self._end_stuck(error, lock_wait)
             case Fault.OTHER:
                 raise self._driver.translated(error) from error
-            case Fault.AGAIN if course.tries > 1 and patience.over:
+            case Fault.AGAIN if course.tries > 1 and lock_wait.over:
                 raise self._entangled(course) from error
             case Fault.AGAIN:
                 course.left += 1
@@ -121,16 +121,16 @@ class Link:
             case Fault.REPEATED:
                 pass  # the next try goes row by row
 
-    def _end_stuck(self, error: Exception, patience: Patience) -> None:
+    def _end_stuck(self, error: Exception, lock_wait: LockWait) -> None:
         """A lock was not free: once, end a stuck transaction that holds it. Raise if waiting on is useless."""
-        freed, looked = 0, patience.looked
+        freed, looked = 0, lock_wait.looked
         if not looked:
-            patience.looked = True
+            lock_wait.looked = True
             try:
                 freed = self._driver.end_stuck(self._connected().cursor)
             except self._driver.Error:
                 self.close()
-        if not freed and (looked or patience.over):
+        if not freed and (looked or lock_wait.over):
             raise self._driver.translated(error) from error
 
     def _look_for_tables(self) -> None:
@@ -142,15 +142,15 @@ class Link:
             return
         if gone:
             raise StoreBroken(
-                f"{', '.join(sorted(gone))}: dropped from {self._driver.place}, but not by the scheduler, "
+                f"{', '.join(sorted(gone))}: dropped from {self._driver.location}, but not by the scheduler, "
                 "with all rows; the next call goes on without"
             )
 
     def _entangled(self, course: Course) -> StoreBusy:
-        tries, seconds = course.tries, course.patience.spent_s
+        tries, seconds = course.tries, course.lock_wait.spent_s
         return StoreBusy(
-            f"a transaction on {self._driver.place} was given up after {tries} tries in {seconds:.1f} s, the last one "
-            f"because of a deadlock; nothing was committed: {self._driver.deadlocks}"
+            f"a transaction on {self._driver.location} was given up after {tries} tries in {seconds:.1f} s, the last "
+            f"one because of a deadlock; nothing was committed: {self._driver.deadlocks}"
         )
 
     def _given_up(self, error: Exception | None) -> SchedulerError:
@@ -158,7 +158,7 @@ class Link:
         match fault:
             case Fault.MISSING_TABLE if error is not None:
                 return StoreBroken(
-                    f"a table of {self._driver.place} is missing ({self._driver.said(error)}): was it dropped? "
+                    f"a table of {self._driver.location} is missing ({self._driver.said(error)}): was it dropped? "
                     "Restore it, or run `infinite-scheduler migrate`"
                 )
             case Fault.NOT_NOW | Fault.LOST if error is not None:
@@ -170,8 +170,8 @@ class Link:
             case _:
                 why = "rows that others changed meanwhile"
         return StoreUnavailable(
-            f"a transaction on {self._driver.place} was given up after {TRIES} tries, the last one because of {why}; "
-            "nothing was committed"
+            f"a transaction on {self._driver.location} was given up after {TRIES} tries, the last one because of "
+            f"{why}; nothing was committed"
         )
 
     def _connected(self) -> UpkeepRows:
@@ -181,8 +181,8 @@ class Link:
             self._statements.runs_again = True
         return self._statements
 
-    def _transaction(self, tx: UpkeepRows, body: Body[T], patience: Patience) -> T:
-        self._driver.begin(tx.cursor, patience)
+    def _transaction(self, tx: UpkeepRows, body: Body[T], lock_wait: LockWait) -> T:
+        self._driver.begin(tx.cursor, lock_wait)
         try:
             tx.begin()
             result = body(tx)
@@ -210,7 +210,7 @@ class Link:
                 raise
             self.close()
             raise StoreUnavailable(
-                f"the answer to a commit on {self._driver.place} was lost ({self._driver.said(error)}); "
+                f"the answer to a commit on {self._driver.location} was lost ({self._driver.said(error)}); "
                 "it is unknown whether it took place"
             ) from error
 
@@ -233,7 +233,7 @@ class ServerSession(Session):
 
     def __init__(self, name: str, link: Link) -> None:
         self._link = link
-        self._worker = Worker(name)
+        self._worker = DatabaseThread(name)
 
     async def write(self, body: Body[T]) -> T:
         return await self._worker.do(lambda: self._link.write(body))
@@ -277,7 +277,7 @@ class SharedSession(Session):
             self._busy[idlest] -= 1
 
 
-async def end(worker: Worker, last: Callable[[], None]) -> None:
+async def end(worker: DatabaseThread, last: Callable[[], None]) -> None:
     """Let a worker finish, then run one last step; if it hangs, it does so later, without being waited for."""
     try:
         await asyncio.wait_for(worker.do(last), CLOSE_S)

@@ -6,12 +6,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from infinite_scheduler.store.sql.server.tables import TableMaker
+from infinite_scheduler.store.sql.database_thread import DatabaseThread
+from infinite_scheduler.store.sql.server.table_maker import TableMaker
 from infinite_scheduler.store.sql.statements import Session
 from infinite_scheduler.store.sql.tables import SqlApp, span_of
-from infinite_scheduler.store.sql.upkeep import Keeper
+from infinite_scheduler.store.sql.upkeep import Maintainer
 from infinite_scheduler.store.sql.upkeep_rows import LAST, Blocker
-from infinite_scheduler.store.sql.worker import Worker
 
 AGAIN_MS: Final = 3_600_000
 """A table with a job that must stay is checked again after this: a check reads all of its keys."""
@@ -32,11 +32,11 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     revivals: Mapping[int, int] | None = None  # nothing in it was pending or new when these were all the revivals
 
 
-class ServerKeeper(Keeper):
+class ServerMaintainer(Maintainer):
     """One round of maintenance on a server; `looks` are remembered from round to round."""
 
     def __init__(
-        self, session: Session, tables: TableMaker, worker: Worker, looks: dict[OldTable, Look], **times: Any
+        self, session: Session, tables: TableMaker, worker: DatabaseThread, looks: dict[OldTable, Look], **times: Any
     ) -> None:
         super().__init__(session, session, **times)
         self._tables = tables

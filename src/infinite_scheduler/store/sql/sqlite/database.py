@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 from infinite_scheduler.errors import ConfigError, SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.secrets import masked
-from infinite_scheduler.store.cluster import NodeInfo
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ownership import Upkeep
+from infinite_scheduler.store.sql.database_thread import DatabaseThread, share_the_interpreter
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
 from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
@@ -20,9 +21,8 @@ from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.sqlite.session import InlineSession, ThreadSession, Transactions
 from infinite_scheduler.store.sql.sqlite.turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
-from infinite_scheduler.store.sql.upkeep import Keeper
+from infinite_scheduler.store.sql.upkeep import Maintainer
 from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
-from infinite_scheduler.store.sql.worker import Worker, share_the_interpreter
 
 MEMORY: Final = ":memory:"
 LANE: Final = "lane"
@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
         self._locks = None if self._path == MEMORY else LockFolder(folder)
         self._turns = None if self._path == MEMORY or inline else Turns(folder / "turn")
         self._nonces: set[str] = set()
-        self._open: dict[str, tuple[Worker | None, Transactions]] = {}
+        self._open: dict[str, tuple[DatabaseThread | None, Transactions]] = {}
         self._checkpointer: Checkpointer | None = None
 
     async def open(self) -> None:
@@ -81,7 +81,7 @@ class SqliteDatabase(Database):
         if self._inline:
             self._open[name] = None, self._transactions(name)
             return
-        worker = Worker(f"sqlite-{name}")
+        worker = DatabaseThread(f"sqlite-{name}")
         try:
             self._open[name] = worker, await worker.do(lambda: self._transactions(name))
         except BaseException:
@@ -90,7 +90,7 @@ class SqliteDatabase(Database):
 
     def _transactions(self, name: str) -> Transactions:
         """Open a connection; the first one brings the schema up to date."""
-        check_place(self._path)
+        check_location(self._path)
         if self._locks:
             self._locks.make()
         connection = connect(self._path)
@@ -146,7 +146,7 @@ class SqliteDatabase(Database):
         return InlineSession(transactions) if worker is None else ThreadSession(worker, transactions)
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
-        keeper = Keeper(
+        maintainer = Maintainer(
             self.session("upkeep"),
             self.session(READER),
             now_ms=now_ms,
@@ -154,10 +154,10 @@ class SqliteDatabase(Database):
             idempotency_ms=idempotency_ms,
         )
         try:
-            return await keeper.run()
+            return await maintainer.run()
         finally:
             if self._locks:
-                self._locks.sweep(await keeper.nonces())
+                self._locks.sweep(await maintainer.nonces())
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         return self._locks.free(node.nonce for node in nodes) if self._locks else frozenset()
@@ -168,7 +168,7 @@ class SqliteDatabase(Database):
             self._nonces.add(nonce)
 
 
-def _finish_log(worker: Worker, transactions: Transactions, done: Callable[[], None]) -> None:
+def _finish_log(worker: DatabaseThread, transactions: Transactions, done: Callable[[], None]) -> None:
     """Let the lane finish the log."""
 
     def step() -> None:
@@ -204,7 +204,7 @@ def connect(path: str) -> sqlite3.Connection:
         raise StoreBroken(f"the database {path} cannot be opened ({error})") from error
 
 
-def check_place(path: str) -> None:
+def check_location(path: str) -> None:
     """Refuse what SQLite would refuse with less clear messages."""
     if sqlite3.sqlite_version_info < OLDEST:
         needed = ".".join(map(str, OLDEST))
@@ -226,12 +226,12 @@ def check_place(path: str) -> None:
 
 def glance(path: str) -> sqlite3.Connection:
     """A connection that reads and creates no files: read-only mode is not enough, since SQLite creates its log."""
-    place = os.path.realpath(path)
-    log, index = (os.access(f"{place}{suffix}", os.F_OK) for suffix in ("-wal", "-shm"))
+    location = os.path.realpath(path)
+    log, index = (os.access(f"{location}{suffix}", os.F_OK) for suffix in ("-wal", "-shm"))
     if log and not index:
         raise sqlite3.OperationalError("the log cannot be read without creating a file")
     unlogged = "" if log else "&immutable=1"
-    return sqlite3.connect(f"file:{quote(place)}?mode=ro{unlogged}", uri=True, timeout=0)
+    return sqlite3.connect(f"file:{quote(location)}?mode=ro{unlogged}", uri=True, timeout=0)
 
 
 def is_store(path: str) -> bool | None:
@@ -250,16 +250,16 @@ def is_store(path: str) -> bool | None:
 def path_of(url: str) -> str:
     """The file in a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
     rest = url.removeprefix("sqlite:")
-    place, _, options = rest.partition("?")
+    location, _, options = rest.partition("?")
     if options:
         raise ConfigError(
             f"store URL {masked(url)!r} has options; SQLite takes none here: leave out what follows the '?'"
         )
-    if rest == url or not place.startswith("///"):
+    if rest == url or not location.startswith("///"):
         raise ConfigError(
             f"store URL {masked(url)!r} is not a SQLite URL; use sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
         )
-    path = place.removeprefix("///")
+    path = location.removeprefix("///")
     if not path:
         raise ConfigError(f"store URL {masked(url)!r} does not name a file; use a URL such as sqlite:///jobs.db")
     return path

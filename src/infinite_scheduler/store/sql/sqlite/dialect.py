@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from infinite_scheduler.model import Shard
-from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, places, read_shards
+from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, placeholders, read_shards
 
 BLOCK: Final = 100
 """Rows per INSERT or UPDATE. The driver releases the interpreter's lock once per statement: beside a busy event loop,
@@ -86,14 +86,14 @@ class SqliteDialect(Dialect):
 
 @lru_cache(maxsize=512)
 def _insert(table: str, columns: tuple[str, ...], rows: int) -> str:
-    values = ", ".join([f"({places(len(columns))})"] * rows)
+    values = ", ".join([f"({placeholders(len(columns))})"] * rows)
     return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES {values}"
 
 
 @lru_cache(maxsize=512)
 def _update(table: str, rows: int) -> str:
     """The compare-and-set of this many jobs as one statement; the columns of VALUES are numbered."""
-    values = ", ".join([f"({places(10)})"] * rows)
+    values = ", ".join([f"({placeholders(10)})"] * rows)
     return (
         f"UPDATE {table} SET status = new.column1, attempt = new.column2, due_ms = new.column3,"
         f" scheduled_ms = COALESCE(new.column4, {table}.scheduled_ms), finished_ms = new.column5, error = new.column6"

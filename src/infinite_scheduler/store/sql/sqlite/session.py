@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from infinite_scheduler.errors import StoreBroken
-from infinite_scheduler.store.sql.relational import SqlStatements
+from infinite_scheduler.store.sql.database_thread import DatabaseThread
+from infinite_scheduler.store.sql.request_rows import SqlStatements
 from infinite_scheduler.store.sql.rows import RunAgain
 from infinite_scheduler.store.sql.sqlite.checkpoint import checkpoint
-from infinite_scheduler.store.sql.sqlite.errors import (
+from infinite_scheduler.store.sql.sqlite.sqlite_errors import (
     in_doubt,
     is_busy,
     is_missing_table,
@@ -22,11 +23,10 @@ from infinite_scheduler.store.sql.sqlite.errors import (
 )
 from infinite_scheduler.store.sql.sqlite.turns import pause
 from infinite_scheduler.store.sql.statements import Body, Session
-from infinite_scheduler.store.sql.worker import Worker
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 5.0
+LOCK_WAIT_S: Final = 5.0
 """How long another process may hold the write lock before a transaction gives up."""
 
 TRIES: Final = 5
@@ -105,7 +105,7 @@ class Transactions:
                 if not is_busy(error):
                     raise (replaced if self._moved() else translated)(error, self._path) from error
                 waited_s = time.monotonic() - began
-                if waited_s > PATIENCE_S:
+                if waited_s > LOCK_WAIT_S:
                     raise too_busy(error, self._path, waited_s) from error
             pause()
 
@@ -190,7 +190,7 @@ class InlineSession(Session):
 class ThreadSession(Session):
     """Transactions in the thread of a worker, which several sessions may share."""
 
-    def __init__(self, worker: Worker, transactions: Transactions) -> None:
+    def __init__(self, worker: DatabaseThread, transactions: Transactions) -> None:
         self._worker = worker
         self._transactions = transactions
         self._version = -1

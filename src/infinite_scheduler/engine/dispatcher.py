@@ -1,0 +1,359 @@
+"""Where the due jobs of one app wait for their handler and are handed over.
+
+The rules that are named here are those of docs/concepts/line-protocol.md.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.judge import Judge, interrupted
+from infinite_scheduler.engine.lease import Gate
+from infinite_scheduler.engine.owned_shard import OwnedShard
+from infinite_scheduler.engine.wheel import Wheel
+from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
+from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, Observer
+from infinite_scheduler.policy.misfire import Misfire
+from infinite_scheduler.policy.priority import PriorityQueue
+from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.store.ownership import Running, Settlement
+
+AT_ONCE = 64
+"""Calls of handlers begun between two checks of the gate and the clock: well under a millisecond."""
+
+
+class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of one app are handed over."""
+
+    name: str
+    handler: Handler
+    retry: RetryPolicy
+    misfire: Misfire
+    misfire_threshold_ms: int = 60_000
+    concurrency: int = 20
+
+
+class Flight(msgspec.Struct, gc=False):
+    """A delivery in progress."""
+
+    job: Job
+    owned: OwnedShard
+    started_ms: int
+    marked: bool
+    shown: bool = False
+
+
+Sink = Callable[[OwnedShard, Settlement], None]
+"""Takes the end of a delivery, to be made durable."""
+
+QuarantineJob = Callable[[Job, OwnedShard], None]
+"""Takes a job that may have ended a process, to be handed over with care."""
+
+Release = Callable[[str, int], None]
+"""Is told that a number of jobs of an app are not held any more; some of them may be in quarantine."""
+
+
+class Dispatcher:
+    """One app's due jobs on their way to the handler: by priority, then due time, within the app's concurrency."""
+
+    def __init__(self, plan: AppPlan, clock: Clock, gate: Gate, judge: Judge, tell: Observer) -> None:
+        self.app = plan.name
+        self.wheel: Wheel[Job] = Wheel()
+        self.owned_shards: dict[int, OwnedShard] = {}
+        self.flights: dict[bytes, Flight] = {}
+        self.paused = False
+        self.sink: Sink = _unwired
+        self.quarantine_job: QuarantineJob = _unwired
+        self.release: Release = _unwired
+        self._plan = plan
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._gate = gate
+        self._judge = judge
+        self._tell = tell
+        self._ready: PriorityQueue[Job] = PriorityQueue()
+        self._free = plan.concurrency
+        self._begun = 0
+        self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
+        self._stirred = False
+        self._interrupting = False
+        self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
+
+    # Jobs come in
+
+    def receive(self, job: Job, owned: OwnedShard) -> None:
+        """Hold a job until it is due."""
+        if job.due_ms <= owned.suspect_until_ms or job.key in owned.suspects:
+            owned.quarantined[job.key] = job
+            self.quarantine_job(job, owned)
+        elif job.due_ms <= self._gate.now_ms():
+            self.queue(job)
+        else:
+            next_ms = self.wheel.next_due_ms()
+            self.wheel.add(job.due_ms, job.key, job)
+            if next_ms is None or job.due_ms < next_ms:
+                self.alarm()
+
+    def tick(self, now_ms: int) -> int:
+        """Queue the jobs that are due by now for the handler. Returns how many they are.
+
+        Rule: fires_when_due.
+        """
+        due = self.wheel.pop_due(now_ms)
+        for job in due:
+            self._ready.push(job.priority, job.due_ms, job)
+        self.fill()
+        return len(due)
+
+    def queue(self, job: Job) -> None:
+        """Queue a due job for its turn."""
+        self._ready.push(job.priority, job.due_ms, job)
+        self.stir()
+
+    def resume(self, owned: OwnedShard) -> None:
+        """Hand over the jobs of a shard again."""
+        parked, owned.parked = owned.parked, []
+        for job in parked:
+            if owned.held.get(job.key) is job:
+                self.receive(job, owned)
+
+    def last_after(self, job: Job, share: int) -> Job | None:
+        """Give up the job that would be handed over last, if that is after this one.
+
+        Of a lower priority, `share` ready jobs stay; while it has fewer, an overdue job of it goes before the last job
+        of the higher ones.
+        """
+        latest_ms = self.wheel.latest_due_ms()
+        if latest_ms is not None and latest_ms > job.due_ms:
+            popped = self.wheel.pop_latest()
+            return popped[1] if popped else None
+        by, due_ms = job.priority, job.due_ms
+        owed = self._ready.waiting(by) < share and due_ms <= self._gate.now_ms()
+        while (last := self._ready.drop_last(by, share, owed=owed)) is not None:
+            if not self._holds(last):
+                continue
+            if last.priority is not by or last.due_ms > due_ms:
+                return last
+            self._ready.push(by, last.due_ms, last)
+            return None
+        return None
+
+    def dropped(self, count: int) -> None:
+        """Note that `count` jobs that waited here, not on the wheel, are not held by any owned shard any more.
+
+        They are dropped now: while the app is paused or at its concurrency limit, they would never reach their turn.
+        """
+        self._ready.outdate(count, self._holds)
+        self.release(self.app, count)
+
+    def _holds(self, job: Job) -> bool:
+        """Is exactly this job held by an owned shard?"""
+        owned = self.owned_shards.get(job.shard)
+        return owned is not None and owned.held.get(job.key) is job
+
+    def oldest_waiting_ms(self) -> int | None:
+        """The due moment of the oldest job that waits here, or an earlier one."""
+        moments = [ms for ms in (self._ready.peek_due_ms(), self.wheel.next_due_ms()) if ms is not None]
+        return min(moments, default=None)
+
+    # Jobs go out
+
+    def stir(self) -> None:
+        """Look for work soon, once for all calls until then."""
+        if not self._stirred:
+            self._stirred = True
+            self._loop.call_soon(self.fill)
+
+    def fill(self) -> None:
+        """Hand over ready jobs, as far as the concurrency allows."""
+        self._stirred = False
+        lateness: list[int] = []
+        while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
+            now_ms = self._gate.now_ms()
+            for _ in range(min(self._free, AT_ONCE)):
+                batch = self._next_batch(now_ms)
+                if not batch:
+                    break
+                lateness += [now_ms - job.due_ms for job in batch]
+                self._start(batch)
+        if lateness:
+            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+
+    def _next_batch(self, now_ms: int) -> list[Job]:
+        batch: list[Job] = []
+        while len(batch) < self._plan.handler.batch and len(self._ready):
+            job = self._ready.pop()
+            owned = self.owned_shards.get(job.shard)
+            if owned is None or owned.held.get(job.key) is not job:
+                continue  # cancelled, moved, displaced or lost since it was queued
+            if not owned.may_fire:
+                owned.parked.append(job)
+            elif job.due_ms > now_ms:  # a clock was set back
+                self.wheel.add(job.due_ms, job.key, job)
+                self.alarm()
+            elif not self._expire(job, owned, now_ms):
+                self._launch(job, owned, now_ms)
+                batch.append(job)
+        return batch
+
+    def _expire(self, job: Job, owned: OwnedShard, now_ms: int) -> bool:
+        """Settle a job without handing it over: it is too late by the app's policy."""
+        reason = self._plan.misfire.decide(
+            due_ms=job.due_ms,
+            accepted_ms=job.created_ms,
+            now_ms=now_ms,
+            threshold_ms=self._plan.misfire_threshold_ms,
+        )
+        if reason is None:
+            return False
+        self._launch(job, owned, now_ms)
+        self.report(job, Expired(reason))
+        return True
+
+    def fail(self, job: Job, reason: str) -> None:
+        """Settle a job as failed without handing it over."""
+        self._launch(job, self.owned_shards[job.shard], self._clock.wall_ms())
+        self.report(job, Failed(reason))
+
+    def fire_alone(self, job: Job) -> None:
+        """Hand this job over now, though the gate is shut for all others."""
+        now_ms = self._gate.now_ms()
+        owned = self.owned_shards[job.shard]
+        if not self._expire(job, owned, now_ms):
+            self._launch(job, owned, now_ms)
+            self._start([job])
+            self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
+
+    def _start(self, batch: Sequence[Job]) -> None:
+        self._free -= 1
+        number = self._begun = self._begun + 1
+        self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
+
+    def _launch(self, job: Job, owned: OwnedShard, now_ms: int) -> None:
+        """Mark the job as handed over: from now on it cannot be cancelled."""
+        key = job.key
+        del owned.held[key]
+        owned.handed_over[key] = job
+        marked = owned.quarantined.pop(key, None) is not None
+        if marked:
+            owned.suspects.pop(key, None)
+        self.flights[key] = Flight(job, owned, now_ms, marked)
+
+    async def _deliver(self, batch: Sequence[Job], number: int) -> None:
+        try:
+            if self._still_may(batch):
+                await self._plan.handler.handle(batch, self.report)
+        except BaseException as error:  # an adapter that breaks its promise must not lose jobs
+            self._ended_by(error, batch)
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise
+        else:
+            for job in batch:
+                if job.key in self.flights:
+                    self.report(job, RuntimeError("the handler ended without reporting this job"))
+        finally:
+            self._free += 1
+            del self._calls[number]
+            self.stir()
+
+    def _still_may(self, batch: Sequence[Job]) -> bool:
+        """Check the gate again, since other tasks may have run; no handler was called yet, jobs can be taken back.
+
+        Rule: lapse_stops_firing.
+        """
+        if not self._gate.lease.valid():
+            for job in batch:
+                self._take_back(job)
+            return False
+        now_ms = self._gate.now_ms()
+        for job in batch:
+            if job.due_ms > now_ms:
+                self._tell(Early(app=self.app, count=1))
+        return True
+
+    def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
+        """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
+        for job in batch:
+            match error:
+                case asyncio.CancelledError() if self._interrupting:
+                    self._interrupted(job)
+                case asyncio.CancelledError():
+                    self.report(job, RuntimeError("the handler cancelled itself"))
+                case Exception():
+                    self.report(job, error)
+                case _:
+                    self.report(job, RuntimeError(f"the handler raised {type(error).__name__}"))
+
+    def _take_back(self, job: Job) -> None:
+        """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
+        flight = self.flights.pop(job.key)
+        if flight.owned.handed_over.pop(job.key, None) is not None:
+            flight.owned.held[job.key] = job
+            flight.owned.parked.append(job)
+            if flight.marked:
+                flight.owned.quarantined[job.key] = job
+
+    def report(self, job: Job, outcome: Outcome | BaseException) -> None:
+        """Take the end of a delivery; a second report of the same one is ignored."""
+        flight = self.flights.get(job.key)
+        if flight is None or flight.job is not job:
+            return
+        del self.flights[job.key]
+        settlement = self._judge.settlement(
+            job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
+        )
+        if settlement.error is not None and settlement.status is not Status.EXPIRED:
+            self._tell(
+                AttemptFailed(
+                    app=self.app,
+                    job_id=key_text(job.key),
+                    attempt=job.attempt,
+                    error=settlement.error,
+                    request_id=job.request_id,
+                    next_due_ms=settlement.due_ms if settlement.status is Status.PENDING else None,
+                    cause=outcome if isinstance(outcome, BaseException) else None,
+                )
+            )
+        self.sink(flight.owned, settlement)
+
+    def _interrupted(self, job: Job) -> None:
+        flight = self.flights.get(job.key)
+        if flight is not None and flight.job is job:
+            del self.flights[job.key]
+            now_ms = self._clock.wall_ms()
+            self.sink(
+                flight.owned, interrupted(job, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked)
+            )
+
+    def long_running(self, since_ms: int) -> list[Running]:
+        """Deliveries that began before `since_ms` and have not been shown yet."""
+        found = [f for f in self.flights.values() if not f.shown and f.started_ms <= since_ms]
+        for flight in found:
+            flight.shown = True
+        return [Running(job=f.job, started_ms=f.started_ms) for f in found]
+
+    @property
+    def busy(self) -> bool:
+        """Is a handler working on anything, even on jobs that are already reported?"""
+        return bool(self._calls)
+
+    def interrupt(self) -> Sequence[Job]:
+        """Cancel what can be cancelled: the node must stop. Returns the jobs whose handlers go on, unsettled."""
+        running = [job for job in self._plan.handler.unfinished() if job.key in self.flights]
+        for job in running:
+            del self.flights[job.key]
+        self._interrupting = True
+        for call in self._calls.values():
+            call.cancel()
+        return running
+
+
+def _unwired(*_: object) -> None:
+    raise AssertionError("the engine must connect this object before it is used")
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,193 @@
+"""The statements of the line protocol on a relational database, as text."""
+
+# ruff: noqa: S608 - table names come from checked app names, columns from this package
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
+from infinite_scheduler.store.ownership import Request
+from infinite_scheduler.store.sql.cluster_rows import ClusterRows
+from infinite_scheduler.store.sql.dialect import Blob, placeholders
+from infinite_scheduler.store.sql.inbox_rows import InboxRows
+from infinite_scheduler.store.sql.rows import in_chunks, padded
+from infinite_scheduler.store.sql.scans import Scans
+from infinite_scheduler.store.sql.schema import KEYS_TABLE
+from infinite_scheduler.store.sql.statements import NewRow
+
+REQUEST: Final = ("id", "app", "shard", "wish", "job_ids", "due_ms")
+VERDICT: Final = ("request", "granted", "at_ms")
+KEY: Final = ("app", "idempotency_key", "id", "digest", "created_ms")
+ATTEMPT: Final = ("id", "attempt", "app", "started_ms", "finished_ms", "node", "error")
+MARK: Final = ("app", "shard", "id", "size")
+COUNTER: Final = ("process", "app", "day", "what", "n")
+
+KEY_BYTES: Final = 16
+
+JOB_IDS: Final = REQUEST.index("job_ids")
+
+SMALL: Final = 64 * KEY_BYTES
+"""The keys of a request are read with it up to this size: a page of small ones is cheap, one of large ones is not."""
+
+ONCE: Final = "once-"
+"""The prefix of process names whose counters are written once: they can be folded at any time."""
+
+
+class SqlStatements(Scans, ClusterRows, InboxRows):
+    """All statements: jobs, cluster and inbox from the base classes, and here those between doors and owners."""
+
+    def insert_requests(self, requests: Iterable[Request]) -> None:
+        self._run_many(
+            self._dialect.insert("scheduler_requests", REQUEST),
+            [
+                (q.id, q.shard.app, q.shard.number, q.change and str(q.change.value), Blob(b"".join(q.keys)), q.due_ms)
+                for q in requests
+            ],
+        )
+
+    def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
+        """The keys of requests that name many jobs are left out until it is known how many requests are read."""
+        columns = ", ".join(REQUEST).replace("job_ids", f"CASE WHEN LENGTH(job_ids) <= {SMALL} THEN job_ids END")
+        rows: list[Any] = []
+        for numbers, apps in _alike(shards).items():
+            some = padded(apps)
+            text = (
+                f"SELECT {columns}, LENGTH(job_ids) FROM scheduler_requests WHERE app IN ({placeholders(len(some))})"
+                f" AND shard IN ({', '.join(map(str, numbers))}) LIMIT {limit - len(rows):d}"
+            )
+            rows += self._select(text, some)
+            if len(rows) == limit:
+                break
+        return self._with_keys(_naming(rows, limit))
+
+    def _with_keys(self, rows: Sequence[Any]) -> list[Request]:
+        """The requests of these rows, with the keys that were left out."""
+        large = [row[0] for row in rows if row[JOB_IDS] is None]
+        keys: dict[bytes, bytes] = {row[0]: row[JOB_IDS] for row in rows if row[JOB_IDS] is not None}
+        for chunk in in_chunks(large):
+            some = padded(chunk)
+            text = f"SELECT id, job_ids FROM scheduler_requests WHERE id IN ({placeholders(len(some))})"
+            keys.update(self._select(text, some))
+        return [_request(row, keys[row[0]]) for row in rows if row[0] in keys]
+
+    def delete_requests(self, ids: Collection[bytes]) -> Collection[bytes]:
+        return {request for request in ids if self._run("DELETE FROM scheduler_requests WHERE id = ?", (request,))}
+
+    def write_decisions(self, decisions: Mapping[bytes, bool], now_ms: int) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_verdicts", VERDICT, ("request",)),
+            [(request, granted, now_ms) for request, granted in sorted(decisions.items())],
+        )
+
+    def read_decisions(self, requests: Collection[bytes]) -> Mapping[bytes, bool]:
+        found: dict[bytes, bool] = {}
+        for chunk in in_chunks(requests):
+            some = padded(chunk)
+            text = f"SELECT request, granted FROM scheduler_verdicts WHERE request IN ({placeholders(len(some))})"
+            found.update((request, bool(granted)) for request, granted in self._select(text, some))
+        return found
+
+    def claim_keys(self, app: str, rows: Sequence[NewRow]) -> Mapping[str, tuple[bytes, bytes]]:
+        claims = sorted(
+            (app, row.spec.idempotency_key, row.key, Blob(row.spec.digest), row.created_ms)
+            for row in rows
+            if row.spec.idempotency_key is not None
+        )
+        if self._dialect.copies and self._bold:
+            self._dialect.insert_new(self._cursor, KEYS_TABLE, KEY, claims)
+            return {}
+        others: dict[str, tuple[bytes, bytes]] = {}
+        while claims and self._dialect.insert_many(self._cursor, KEYS_TABLE, KEY, claims) < len(claims):
+            held = self.read_keys(app, {key for _, key, *_ in claims})
+            others |= {key: held[key] for _, key, id_, *_ in claims if key in held and held[key][0] != id_}
+            claims = [claim for claim in claims if claim[1] not in held]  # pruned between the two statements
+        return others
+
+    def read_keys(self, app: str, keys: Collection[str]) -> Mapping[str, tuple[bytes, bytes]]:
+        found: dict[str, tuple[bytes, bytes]] = {}
+        for chunk in in_chunks(keys):
+            some = padded(chunk)
+            text = (
+                f"SELECT idempotency_key, id, digest FROM {KEYS_TABLE}{self._dialect.by_key}"
+                f" WHERE app = ? AND idempotency_key IN ({placeholders(len(some))}){self._dialect.newest}"
+            )
+            found.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))
+        return found
+
+    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_attempts", ATTEMPT, ("id", "attempt")),
+            [(key, a.attempt, app, a.started_ms, a.finished_ms, a.node, a.error) for key, a in attempts],
+        )
+
+    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
+        rows = self._select(
+            "SELECT attempt, started_ms, finished_ms, node, error FROM scheduler_attempts WHERE id = ? AND app = ?"
+            " ORDER BY attempt",
+            (key, app),
+        )
+        return [Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e) for a, s, f, n, e in rows]
+
+    def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
+        self._run_many(
+            self._dialect.upsert("scheduler_marks", MARK, ("app", "shard", "id")),
+            [(shard.app, shard.number, key, size) for shard, key, size in marks],
+        )
+
+    def read_marks(self, shard: Shard) -> Mapping[bytes, int]:
+        return dict(self._select("SELECT id, size FROM scheduler_marks WHERE app = ? AND shard = ?", shard))
+
+    def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None:
+        self._delete_many(
+            "scheduler_marks", ("app", "shard", "id"), ((shard.app, shard.number, key) for shard, key in keys)
+        )
+
+    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
+        day = now_ms // DAY_MS
+        self._run_many(
+            self._dialect.upsert("scheduler_counters", COUNTER, COUNTER[:4], add=("n",)),
+            [(self._process, app, day, what, n) for (app, what), n in sorted(deltas.items()) if n],
+        )
+
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for app, what, n in self._select("SELECT app, what, SUM(n) FROM scheduler_counters GROUP BY app, what"):
+            counts.setdefault(app, {})[what] = int(n)
+        return counts
+
+
+def _alike(shards: Iterable[Shard]) -> dict[tuple[int, ...], list[str]]:
+    """Group the shards: apps with the same shard numbers, by those numbers."""
+    numbers: dict[str, list[int]] = {}
+    for shard in sorted(shards):
+        numbers.setdefault(shard.app, []).append(shard.number)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for app, some in numbers.items():
+        alike.setdefault(tuple(some), []).append(app)
+    return alike
+
+
+def _naming(rows: Sequence[Any], limit: int) -> Sequence[Any]:
+    """Requests up to the one with which they name `limit` jobs."""
+    named = 0
+    for i, row in enumerate(rows):
+        named += row[-1] // KEY_BYTES or 1
+        if named >= limit:
+            return rows[: i + 1]
+    return rows
+
+
+def _request(row: Sequence[Any], keys: bytes) -> Request:
+    id_, app, number, change, _, due_ms, _ = row
+    return Request(
+        id=id_,
+        shard=Shard(app, number),
+        change=Change(change) if change else None,
+        keys=keys_in(keys),
+        due_ms=due_ms,
+    )
+
+
+def keys_in(joined: bytes) -> tuple[bytes, ...]:
+    """Split concatenated job keys."""
+    return tuple(joined[i : i + KEY_BYTES] for i in range(0, len(joined), KEY_BYTES))
