@@ -22,7 +22,7 @@ from infinite_scheduler.errors import (
 from infinite_scheduler.ingest.intake import SHARED, Intake
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
-from infinite_scheduler.observe.events import Observer, nobody
+from infinite_scheduler.observe.events import Observer, ignore
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
@@ -75,7 +75,7 @@ class Client:
         self._zone = ZoneInfo(self.settings.time.zone)
         self._store = store or open_store(self.settings.store.address_url, self._clock, self.settings.store.options)
         self._limited = not {Ability.WHOLE_BATCHES, Ability.IDEMPOTENCY_KEYS} <= self._store.abilities.can
-        self._tell: Observer = nobody
+        self._tell: Observer = ignore
         self._intake: Intake | None = None
 
     async def open(self) -> Self:

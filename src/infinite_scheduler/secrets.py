@@ -77,7 +77,7 @@ Shown = Callable[[str], bool]
 
 
 def _none(name: str) -> bool:
-    """What nobody vouches for may be a secret."""
+    """What is not known to be public may be a secret."""
     del name
     return False
 

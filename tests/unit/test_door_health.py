@@ -32,8 +32,8 @@ class Place:
     async def look(self, after_ms: int = 0) -> None:
         self.clock.advance(after_ms)
         await self.health.look()
-        if self.health._errand is not None:
-            await self.health._errand
+        if self.health._check is not None:
+            await self.health._check
 
     async def call(self, what: Callable[[], Any]) -> Any:
         return what()

@@ -29,12 +29,12 @@ def effective_url(url: str | None, parts: Mapping[str, Any]) -> str:
     if url is not None:
         scheme = find_scheme(url)
         return url if scheme is None else scheme.complete(url, said)
-    places = [name for name in said if name not in NOT_AN_ADDRESS]
-    if not places:
+    address_parts = [name for name in said if name not in NOT_AN_ADDRESS]
+    if not address_parts:
         return DEFAULT_URL
     if "kind" not in said:
         kinds = 'expected "mariadb", "mysql" or "postgresql"'
-        raise BadPart("kind", f"{kinds}, since store.{places[0]} means a database server")
+        raise BadPart("kind", f"{kinds}, since store.{address_parts[0]} means a database server")
     return scheme_of(said["kind"]).complete(None, said)
 
 

@@ -101,6 +101,6 @@ class Answerer:
         for job in answers.woken:
             if job.key not in stands:
                 owned_shards.put(job)
-        for shard, place in answers.left:
-            owned_shards.by_shard[shard].leave_to_scan(place)
+        for shard, position in answers.left:
+            owned_shards.by_shard[shard].leave_to_scan(position)
         owned_shards.lose(answers.lost)

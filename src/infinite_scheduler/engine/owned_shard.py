@@ -87,14 +87,14 @@ class OwnedShard:
         """Has everything before the line been read?"""
         return min(self.cursors) >= self.end
 
-    def leave_to_scan(self, place: bytes) -> None:
+    def leave_to_scan(self, position: bytes) -> None:
         """Add the job at this position to what is left to scan: it is not held after all.
 
         Rules: job_without_room_is_left_to_scan, smaller_cursor_wins, smallest_position_is_left_to_scan,
         left_to_scan_of_own_priority.
         """
-        priority = priority_of(place)
-        self.cursors[priority] = min(self.cursors[priority], place)
+        priority = priority_of(position)
+        self.cursors[priority] = min(self.cursors[priority], position)
 
     def safe_low(self, now_ms: int, oldest_ready_ms: int | None) -> int:
         """The moment before which everything is settled: never past now, an unread range, or an unsettled job.

@@ -28,7 +28,7 @@ class OwnedShards:
         self._outage = outage
         self._clock = clock
         self._tell = tell
-        self._marks = marks  # without them nobody can be suspected
+        self._marks = marks  # without them no job is suspected
 
     # Shards come and go
 

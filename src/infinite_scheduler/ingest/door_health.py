@@ -27,7 +27,7 @@ class DoorHealth:
         self._away_since_ms: int | None = None
         self._well_since_ms: int | None = None
         self._last_ms = {"probe": parts.clock.steady_ms()}  # a node that has just started still has to join its group
-        self._errand: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[None] | None = None
         self.live_keys = 0
 
     async def look(self) -> None:
@@ -41,7 +41,7 @@ class DoorHealth:
         self._tell_problem(self._client.problem)
         if self._is_time("measure", MEASURE_MS):
             await self._thread.call(consumer.note_ends)
-        if self._errand is None or self._errand.done():
+        if self._check is None or self._check.done():
             if self._is_time("keys", KEYS_MS):
                 self._go(self._count_keys)
             elif consumer.held and self._is_time("watch", WATCH_MS):
@@ -49,9 +49,9 @@ class DoorHealth:
 
     async def stop(self) -> None:
         """Cancel the look in progress."""
-        if self._errand is not None:
-            self._errand.cancel()
-            await asyncio.gather(self._errand, return_exceptions=True)
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.gather(self._check, return_exceptions=True)
 
     def _tell_held(self, held: tuple[int, ...]) -> None:
         if held != self._held:
@@ -78,17 +78,17 @@ class DoorHealth:
         self._last_ms[what] = now_ms
         return True
 
-    def _go(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _go(self, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in parallel to the door's own work."""
-        self._errand = asyncio.create_task(self._run(errand), name=f"lookout of {self._topic}")
+        self._check = asyncio.create_task(self._run(check), name=f"health of {self._topic}")
 
-    async def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run(self, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await errand()
+            await check()
         except SchedulerError:
             return  # problems of the store or the brokers are reported by the parts that depend on them
         except Exception as error:  # noqa: BLE001 - the door goes on
-            self._tell(events.TaskFailed(part=f"lookout of {self._topic}", error=repr(error)))
+            self._tell(events.TaskFailed(part=f"health of {self._topic}", error=repr(error)))
 
     async def _count_keys(self) -> None:
         self.live_keys = await self._inbox.live_keys()

@@ -52,7 +52,7 @@ class InboxWrite(msgspec.Struct, frozen=True):
 
 
 class MessageBatch:
-    """Messages in order of arrival, each with its verdict."""
+    """Messages in order of arrival, each with what it contains."""
 
     def __init__(
         self,

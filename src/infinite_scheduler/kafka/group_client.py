@@ -142,7 +142,7 @@ class GroupClient:
         """Up to where everything there is was handed out, behind control records and what they have aborted.
 
         Partitions of which nothing came yet are left out. So is a position of before the partition was fetched anew: it
-        is forgotten by another thread of librdkafka, nobody says when, and would be taken for messages that were read.
+        is forgotten by another thread of librdkafka, at an unknown time, and would count messages as read.
         """
         found = self._positions(partitions)
         return {partition: at for partition, at in found.items() if at >= 0 and at != self._former.get(partition)}

@@ -142,7 +142,7 @@ class GroupMember:
     def gather_more(self) -> Gathered:
         """More of what was left behind by the last gathering: waits for nothing, and begins to read no partition.
 
-        Nothing if there was no more, or if a partition is not read: first it gets its place.
+        Nothing if there was no more, or if a partition is not read: it gets its position first.
         """
         if not self._left or self._stopping.is_set() or self._waits_for_start():
             return []
@@ -194,7 +194,7 @@ class GroupMember:
         return None
 
     def _waits_for_start(self) -> bool:
-        """Is there a partition that is not fetched, because nobody has said yet where to begin?"""
+        """Is there a partition that is not fetched, because its start offset is not known yet?"""
         return any(not each.fetching for each in self.held.values())
 
     def _keep(self, messages: "Iterable[Message]", gathered: Gathered) -> int:
@@ -283,7 +283,7 @@ class GroupMember:
         return self.held.get(partition.partition) is partition
 
     def _note_positions(self) -> None:
-        """Note how far the partitions were read: control records are handed out to nobody, but are passed."""
+        """Note how far the partitions were read: control records are not handed out, but are passed."""
         fetched = [partition for partition, each in self.held.items() if each.fetching]
         for partition, position in self.client.positions(fetched).items() if fetched else ():
             self.held[partition].position = max(self.held[partition].position, position)

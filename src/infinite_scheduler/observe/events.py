@@ -389,7 +389,7 @@ Observer = Callable[[Event], None]
 """Receives events; it must not raise and must return at once."""
 
 
-def nobody(event: Event) -> None:
+def ignore(event: Event) -> None:
     """Ignore all events."""
     del event
 

@@ -48,9 +48,9 @@ class Scheme(ABC):
 
     def complete(self, url: str | None, parts: Parts) -> str:
         """The URL completed from the parts, or one made of the parts alone. Raises BadPart."""
-        places = [name for name in parts if name not in NOT_AN_ADDRESS]
-        if places or url is None:
-            part = places[0] if places else "url"
+        address_parts = [name for name in parts if name not in NOT_AN_ADDRESS]
+        if address_parts or url is None:
+            part = address_parts[0] if address_parts else "url"
             raise BadPart(
                 part, "contradicts store.url, which does not name a database server: leave out one of the two"
             )
@@ -62,7 +62,7 @@ class Scheme(ABC):
         return False
 
     def shows(self, option: str) -> bool:
-        """May people see what this option of a URL says? What nobody vouches for may be a secret."""
+        """May people see what this option of a URL says? An unknown option may be a secret."""
         del option
         return False
 

@@ -144,7 +144,7 @@ class _Case:
         if self.paused:
             return Reason.PAUSED, f"{overdue}, but app {self.job.app} is paused"
         if not self.able:
-            return Reason.NO_NODE, f"{overdue}, but {self._nobody()}"
+            return Reason.NO_NODE, f"{overdue}, but {self._no_node()}"
         if self.shard is None or self.owner is None:
             return Reason.NO_OWNER, f"{overdue}, but its shard has no owner at the moment; a node will take it"
         if self.owner.state not in LIVING:
@@ -170,7 +170,7 @@ class _Case:
         node = self.nodes[self.owner.nonce]
         return f"{name} has been silent for {span(silence_ms(node, self.view, self.now_ms))}"
 
-    def _nobody(self) -> str:
+    def _no_node(self) -> str:
         """Why no node hands over jobs of this app."""
         if not self.holding_back:
             return f"no running node has a handler for app {self.job.app}"

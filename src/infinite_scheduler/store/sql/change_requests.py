@@ -1,4 +1,4 @@
-"""Requests to change jobs: concurrent ones share a transaction, and each waits for its verdict."""
+"""Requests to change jobs: concurrent ones share a transaction, and each waits for its decision."""
 
 import asyncio
 from collections import deque
@@ -18,7 +18,7 @@ SHARED = 500
 """The most requests in one transaction: a few ms of work."""
 
 POLL_MS = 20
-"""How often a process looks for verdicts of owners in other processes."""
+"""How often a process looks for decisions of owners in other processes."""
 
 
 AGAIN_MS = 100
@@ -35,7 +35,7 @@ class PendingRequest(msgspec.Struct):
 
 
 class ChangeRequests:
-    """The way from a request to its verdict, for all callers of one process and event loop."""
+    """The way from a request to its decision, for all callers of one process and event loop."""
 
     def __init__(self, session: Session, clock: Clock, poke: Callable[[Collection[Shard]], None]) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class ChangeRequests:
         self._new.append(pending)
         self._stir.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="petitions")
+            self._task = asyncio.create_task(self._run(), name="change requests")
         return await pending.answer
 
     def decided(self, decisions: Iterable[tuple[bytes, bool]]) -> None:
@@ -143,7 +143,7 @@ class ChangeRequests:
         await sleep(self._clock, AGAIN_MS)
 
     async def _listen(self) -> None:
-        """Read verdicts of owners elsewhere; give up on those that do not answer."""
+        """Read decisions of owners elsewhere; give up on those that do not answer."""
         waiting = list(self._asked)
         if not waiting:
             return

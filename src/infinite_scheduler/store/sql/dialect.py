@@ -73,7 +73,7 @@ class Dialect(ABC):
     """Indexes (name, columns) that `prune_keys` needs."""
 
     verdicts_indexes: Sequence[tuple[str, str]] = ()
-    """Indexes by which old verdicts are found, on databases where reading all of them costs more."""
+    """Indexes by which old decisions are found, on databases where reading all of them costs more."""
 
     @property
     def job_table_options(self) -> str:

@@ -21,7 +21,7 @@ class SqlLimits(msgspec.Struct, frozen=True, kw_only=True):
     lock_wait_ms: int = 10_000  # how long a statement waits for a lock,
     silence_ms: int = 20_000  # and how long the server may be silent within a statement before it is given up
     ddl: bool = True  # on a server: may this process create and drop tables?
-    tables: str | None = None  # what span of time a table of a new app is for: daily or hourly; None: nobody has said
+    tables: str | None = None  # what span of time a table of a new app is for: daily or hourly; None: not set
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

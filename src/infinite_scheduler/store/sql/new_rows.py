@@ -122,14 +122,16 @@ def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_tab
     """Rows with new ids: a job with a past time is stored under the current one."""
     rows = []
     entropy = os.urandom(8 * len(specs))
-    places: dict[tuple[str, bool], tuple[int, int]] = {}  # (app, urgent) → the shard of this chunk, jobs left in it
+    chunks_left: dict[
+        tuple[str, bool], tuple[int, int]
+    ] = {}  # (app, urgent) → the shard of this chunk, jobs left in it
     for i, spec in enumerate(specs):
         due_ms = max(spec.scheduled_ms, now_ms)
         urgent = due_ms - now_ms < URGENT_MS
-        shard, left = places.get((spec.app, urgent), (0, 0))
+        shard, left = chunks_left.get((spec.app, urgent), (0, 0))
         if not left:
             shard, left = next_shard(spec.app, urgent=urgent), CHUNK
-        places[spec.app, urgent] = shard, left - 1
+        chunks_left[spec.app, urgent] = shard, left - 1
         later = due_ms - now_ms > LATER_MS or not has_table(spec.app, due_ms)
         key = new_key(due_ms, shard, spec.priority, later, entropy[8 * i : 8 * i + 8])
         rows.append(NewRow(key, spec, now_ms))

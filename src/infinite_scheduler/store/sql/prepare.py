@@ -22,7 +22,9 @@ class PrepareReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
 
 
-async def prepare(store: SqlStore, place: str, *, apps: Mapping[str, int | None], made: bool, days: int) -> Preparation:
+async def prepare(
+    store: SqlStore, location: str, *, apps: Mapping[str, int | None], made: bool, days: int
+) -> Preparation:
     """Open the store, which brings its schema up to date, make what is missing, and close it."""
     await store.open()
     try:
@@ -33,7 +35,7 @@ async def prepare(store: SqlStore, place: str, *, apps: Mapping[str, int | None]
     finally:
         await store.close()
     report = PrepareReport(
-        store=place,
+        store=location,
         database_made=made,
         schema_before=store.schema_found,
         schema=VERSION,
@@ -41,7 +43,7 @@ async def prepare(store: SqlStore, place: str, *, apps: Mapping[str, int | None]
         tables_made=tables,
         notes=[_note(info) for info in infos if info.kept],
     )
-    done = list(_lines(report)) or [f"nothing to do: {place} is up to date"]
+    done = list(_lines(report)) or [f"nothing to do: {location} is up to date"]
     return Preparation(done=done, notes=report.notes, data=msgspec.to_builtins(report))
 
 

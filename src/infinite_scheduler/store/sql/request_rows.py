@@ -1,4 +1,4 @@
-"""The statements of the line protocol on a relational database, as text."""
+"""Statements on requests, decisions, idempotency keys, attempts, marks and counters; with its bases all of them."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 

@@ -165,7 +165,7 @@ class UpkeepRows(SqlStatements):
         return len(stale)
 
     def _stale(self, app: str, entries: Entries, lows: Mapping[Shard, int]) -> Entries:
-        old = [(place, key) for place, key in entries if place < start_of(lows.get(Shard(app, shard_of(place)), 0))]
+        old = [(at, key) for at, key in entries if at < start_of(lows.get(Shard(app, shard_of(at)), 0))]
         pending = self._read_by_key(app, {key for _, key in old}, "id, due_ms", f" AND status = '{PENDING}'")
         current = {(position(key, due_ms), key) for key, due_ms in pending}
         return [entry for entry in old if entry not in current]
@@ -218,12 +218,12 @@ class UpkeepRows(SqlStatements):
         return self._delete_in(LETTERS_TABLE, "id", keys)
 
     def old_decisions(self, before_ms: int) -> Sequence[bytes]:
-        """The next verdicts that no caller waits for any more."""
+        """The next decisions that no caller waits for any more."""
         rows = self._select("SELECT request FROM scheduler_verdicts WHERE at_ms < ? LIMIT ?", (before_ms, SLICE))
         return [row[0] for row in rows]
 
     def delete_decisions(self, requests: Collection[bytes]) -> int:
-        """Delete these verdicts."""
+        """Delete these decisions."""
         return self._delete_in("scheduler_verdicts", "request", requests)
 
     def _delete_in(self, table: str, column: str, values: Collection[bytes]) -> int:

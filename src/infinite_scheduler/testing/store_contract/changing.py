@@ -93,7 +93,7 @@ class ChangingContract(Promises):
         (job,) = await owner.scan()
         assert (job.due_ms, job.scheduled_ms) == (bench.now + 5000, bench.now + 5000)
 
-    async def test_wishes_about_one_job_that_are_answered_together_leave_it_where_the_last_one_said(
+    async def test_requests_about_one_job_that_are_answered_together_leave_it_where_the_last_one_said(
         self, bench: Bench
     ) -> None:
         owner = await bench.owner(line_in_ms=30_000)
@@ -131,7 +131,7 @@ class ChangingContract(Promises):
         assert (await bench.decided(asking)).granted
         assert (await bench.shard()).low_ms == bench.now + 1000
 
-    async def test_a_wish_that_nobody_answers_is_taken_back_and_nothing_is_decided(self, bench: Bench) -> None:
+    async def test_a_request_without_an_answer_is_withdrawn_and_nothing_is_decided(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
@@ -146,7 +146,7 @@ class ChangingContract(Promises):
         assert await bench.record(accepted) == before
         assert keys(await owner.scan()) == [accepted.key]
 
-    async def test_a_wish_is_waited_for_as_long_as_asked(self, bench: Bench) -> None:
+    async def test_a_request_is_waited_for_as_long_as_asked(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         asking = bench.change(Change.CANCEL, accepted, timeout_ms=10_000)

@@ -161,11 +161,11 @@ class Bench:
         return node
 
     def change(self, change: Change, accepted: Accepted, *, store: Store | None = None, **options: Any) -> "ChangeTask":
-        """Request a change, and go on without waiting for the verdict."""
+        """Request a change, and go on without waiting for the decision."""
         return asyncio.create_task(self.changed(change, accepted.key, store=store, **options))
 
     async def changed(self, change: Change, key: bytes, *, store: Store | None = None, **options: Any) -> Decision:
-        """Request a change, and wait for the verdict."""
+        """Request a change, and wait for the decision."""
         return await (store or self.store).change(change, key, **{"patience_ms": 15_000, **options})
 
     async def passing(self, ms: int) -> None:
@@ -176,7 +176,7 @@ class Bench:
                 await asyncio.sleep(0)
 
     async def decided(self, asking: "ChangeTask") -> Decision:
-        """The verdict of an owner that has decided; the wall clock stands still meanwhile.
+        """The decision of an owner that has decided; the wall clock stands still meanwhile.
 
         An owner in this process tells it at once, one behind the store is asked for it every now and then.
         """
@@ -186,7 +186,7 @@ class Bench:
         return await asking
 
     async def decision(self, asking: "ChangeTask") -> Decision:
-        """The verdict on a request that is decided, or about to be given up."""
+        """The decision on a request that is decided, or about to be given up."""
 
         async def watch() -> Decision:
             while not asking.done():

@@ -148,8 +148,8 @@ def ask(
     """Decide requests that need no owner; for the rest, write a request to the owner.
 
     At or after the line the row decides, before it the owner. A released shard has no owner to ask, so the caller
-    decides under the exclusive lock, if it is still released. The requests of `doubtful` wishes, which may have been
-    written before, are withdrawn first; if the owner has already answered, its verdict counts.
+    decides under the exclusive lock, if it is still released. The requests of `doubtful` ones, which may have been
+    written before, are withdrawn first; if the owner has already answered, its decision counts.
 
     Rules: change_holds_lock, released_change_locks_exclusively, released_shard_is_checked_again.
     """
@@ -194,7 +194,7 @@ def ask(
 
 
 def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, RequestState]:
-    """What was decided about these wishes before; the requests of the others are withdrawn."""
+    """What was decided about these requests before; the requests of the others are withdrawn."""
     if not doubtful:
         return {}
     tx.delete_requests(doubtful)
@@ -270,7 +270,7 @@ def counted(change: Change) -> str:
 
 
 def give_up(tx: Statements, change_requests: Sequence[ChangeRequest]) -> Mapping[bytes, bool | None]:
-    """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its verdict counts.
+    """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its decision counts.
 
     Rule: decided_request_is_not_withdrawn.
     """

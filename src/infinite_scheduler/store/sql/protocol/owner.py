@@ -32,7 +32,7 @@ Owners = Mapping[Shard, Owner]
 SHOWN_MS = 1000
 """A longer delivery is kept as an attempt for people to see, even if it succeeded."""
 
-NOBODY = ""
+NO_OWNER = ""
 
 
 def owned(tx: Statements, owners: Owners, *, exclusive: bool) -> tuple[dict[Shard, ShardInfo], frozenset[Shard]]:
@@ -88,7 +88,7 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted:
     for shard in mine:
         lift_marks(tx, shard, (), lifted)
     tx.write_shards(
-        msgspec.structs.replace(row, owner=Owner(NOBODY, row.owner.epoch), low_ms=low_ms[shard])
+        msgspec.structs.replace(row, owner=Owner(NO_OWNER, row.owner.epoch), low_ms=low_ms[shard])
         for shard, row in mine.items()
     )
 
@@ -396,6 +396,6 @@ def attempt_of(s: Settlement, node: str) -> Attempt:
 def mark(tx: Statements, owners: Owners, jobs: Sequence[Job], size: int) -> frozenset[Shard]:
     """Record which jobs are about to be handed over together."""
     mine, lost = owned(tx, owners, exclusive=False)
-    places = ((Shard(job.app, job.shard), job.key) for job in jobs)
-    tx.write_marks((shard, key, size) for shard, key in places if shard in mine)
+    marked = ((Shard(job.app, job.shard), job.key) for job in jobs)
+    tx.write_marks((shard, key, size) for shard, key in marked if shard in mine)
     return lost

@@ -38,10 +38,10 @@ NOT_NOW: Final = frozenset(
 READ_ONLY: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, 1792, 1836})
 """A replica, or a server that its operator has set read-only; 1792 a read-only transaction, 1836 a server."""
 
-_RIGHTS: Final = (StoreBroken, "{place}: rights are missing ({said}): grant them, or set store.ddl = false")
-_NO_SPACE: Final = (StoreBroken, "{place}: no space left ({said}); nothing was committed")
-_NO_CONNECTION: Final = (StoreUnavailable, "{place} takes no connection at the moment ({said})")
-_NO_WRITES: Final = (StoreUnavailable, "{place} takes no writes ({said}): is it a replica?")
+_RIGHTS: Final = (StoreBroken, "{location}: rights are missing ({said}): grant them, or set store.ddl = false")
+_NO_SPACE: Final = (StoreBroken, "{location}: no space left ({said}); nothing was committed")
+_NO_CONNECTION: Final = (StoreUnavailable, "{location} takes no connection at the moment ({said})")
+_NO_WRITES: Final = (StoreUnavailable, "{location} takes no writes ({said}): is it a replica?")
 
 FULL: Final = "Errcode: 28"
 """From the operating system: no space left. Table files that cannot be created have codes of their own."""
@@ -50,25 +50,25 @@ STATEMENT_TIMEOUT: Final = 1969
 """MariaDB ended a statement that exceeded its time limit."""
 
 _LOOK: Final = "nothing was written: look for their transactions in information_schema.innodb_trx"
-_WAITED: Final = (StoreBusy, f"{{place}}: waited {{lock_s}} s for locks of other transactions ({{said}}), {_LOOK}")
+_WAITED: Final = (StoreBusy, f"{{location}}: waited {{lock_s}} s for locks of other transactions ({{said}}), {_LOOK}")
 _ENDED: Final = (
     StoreBusy,
-    f"{{place}} ended a statement that waited for locks of others, or had too much to do ({{said}}), {_LOOK}",
+    f"{{location}} ended a statement that waited for locks of others, or had too much to do ({{said}}), {_LOOK}",
 )
 
 TRANSLATED: Final[Mapping[int, tuple[type[SchedulerError], str]]] = {
     ER.ACCESS_DENIED_ERROR: (
         StoreMismatch,
-        "{place} refuses the user or the password ({said}): check store.url",
+        "{location} refuses the user or the password ({said}): check store.url",
     ),
-    ER.BAD_DB_ERROR: (StoreMismatch, "{place}: {said}; create it with `infinite-scheduler migrate --create`"),
+    ER.BAD_DB_ERROR: (StoreMismatch, "{location}: {said}; create it with `infinite-scheduler migrate --create`"),
     ER.DBACCESS_DENIED_ERROR: _RIGHTS,
     ER.TABLEACCESS_DENIED_ERROR: _RIGHTS,
     ER.COLUMNACCESS_DENIED_ERROR: _RIGHTS,
     ER.SPECIFIC_ACCESS_DENIED_ERROR: _RIGHTS,
     ER.DISK_FULL: _NO_SPACE,
     ER.RECORD_FILE_FULL: _NO_SPACE,
-    ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{place}: {said}: set max_allowed_packet to at least 16M"),
+    ER.NET_PACKET_TOO_LARGE: (StoreBroken, "{location}: {said}: set max_allowed_packet to at least 16M"),
     ER.LOCK_WAIT_TIMEOUT: _WAITED,
     STATEMENT_TIMEOUT: _ENDED,
     **dict.fromkeys(NOT_NOW, _NO_CONNECTION),

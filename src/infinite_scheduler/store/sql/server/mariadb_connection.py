@@ -88,7 +88,7 @@ class Bounded(Cursor):
         """Run these one after another, and yield how many rows each matched.
 
         While the server runs one, the next is put together here: with many rows, both take about as long. In the
-        patience of a call this counts as the server's time.
+        lock wait of a call this counts as the server's time.
         """
         source = iter(statements)
         coming = list(islice(source, 1))
