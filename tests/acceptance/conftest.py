@@ -33,10 +33,10 @@ def installation_with_drivers() -> Installation:
 
 
 @pytest.fixture
-def position(installation: Installation, tmp_path: Path) -> Iterator[Place]:
-    position = Place(tmp_path, installation)
-    yield position
-    position.end()
+def place(installation: Installation, tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path, installation)
+    yield place
+    place.end()
 
 
 @pytest.fixture(params=KINDS)

@@ -84,8 +84,8 @@ def _install(folder: Path, wheel: str) -> None:
     # As pip would do it, in a third of the time.
     uv = (str(Path(sys.executable).with_name("uv")), "--quiet", "--no-config", "--no-cache", "--offline")
     _run(*uv, "venv", "--python", sys.executable, str(folder))
-    position = ("--python", str(folder / "bin" / "python"), "--no-index", "--find-links", str(WHEELS))
-    _run(*uv, "pip", "install", "--compile-bytecode", *position, wheel)
+    place = ("--python", str(folder / "bin" / "python"), "--no-index", "--find-links", str(WHEELS))
+    _run(*uv, "pip", "install", "--compile-bytecode", *place, wheel)
 
 
 def _remove_old(current: Path) -> None:

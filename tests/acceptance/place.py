@@ -256,12 +256,12 @@ class Place:
 class Killer(threading.Thread):
     """Kills the node at given moments, and starts another one each time."""
 
-    def __init__(self, position: Place, moments: Sequence[int] = ()) -> None:
+    def __init__(self, place: Place, moments: Sequence[int] = ()) -> None:
         super().__init__()
-        self._place = position
+        self._place = place
         self.moments = moments
         self.made: list[Blow] = []
-        self._node = position.node()
+        self._node = place.node()
 
     def run(self) -> None:
         for moment_ms in sorted(self.moments):

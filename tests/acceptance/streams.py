@@ -239,7 +239,7 @@ class Stream(Place):
         with closing(self.connect()) as database:
             return database.execute(statement).fetchall()
 
-    def positions(self, group: str | None = None) -> dict[int, int]:
+    def places(self, group: str | None = None) -> dict[int, int]:
         """How far the group has come, by partition; those that it has read nothing of are left out."""
         columns, table = "partition_number, next_offset", "scheduler_ingest_offsets"
         group = group or self.group
@@ -287,7 +287,7 @@ class Stream(Place):
     def through(self, within_s: float = PATIENCE_S + AHEAD_MS[1] / 1000) -> None:
         """Wait until everything in the topic was read, and every job of it is settled."""
         ends = self.ends(self.source)
-        until(lambda: self.positions() == ends, "everything is read", within_s, every_s=0.2)
+        until(lambda: self.places() == ends, "everything is read", within_s, every_s=0.2)
         until(lambda: not self.statuses()["pending"], "all jobs settled", within_s, every_s=0.2)
 
     # Judgement
@@ -311,7 +311,7 @@ class Stream(Place):
     def intake(self, asked: Sequence[Message] | None = None) -> Intake:
         """What became of the messages."""
         messages = asked if asked is not None else [asked_for(each) for each in self.messages()]
-        return Intake(messages, self.job_rows(), self.positions())
+        return Intake(messages, self.job_rows(), self.places())
 
     def has_everything(self, report: Report, feed: Feed) -> None:
         """Each message has one job, which is done and came out; none was bad."""

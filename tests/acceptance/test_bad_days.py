@@ -24,17 +24,17 @@ PR_CAPBSET_DROP = 24
 
 
 @pytest.fixture
-def used(position: Place) -> Place:
+def used(place: Place) -> Place:
     """A place whose database has a job."""
-    position.configure()
-    position.schedule([{"at": "+1h"}])
-    return position
+    place.configure()
+    place.schedule([{"at": "+1h"}])
+    return place
 
 
-def refused(position: Place, code: int, *words: str) -> None:
+def refused(place: Place, code: int, *words: str) -> None:
     """Both a node and a command say in one line what is wrong, and end with this code."""
-    for arguments in (["serve"], ["schedule", position.app, "--in", "1h"]):
-        _refused(position.run(*arguments, code=code).stderr, words)
+    for arguments in (["serve"], ["schedule", place.app, "--in", "1h"]):
+        _refused(place.run(*arguments, code=code).stderr, words)
 
 
 def _refused(stderr: str, words: tuple[str, ...]) -> None:
@@ -67,12 +67,12 @@ def _obey_file_modes() -> None:
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(position: Place) -> None:
-    position.configure()
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(place: Place) -> None:
+    place.configure()
     text = b"a letter to my grandmother\n" * 1000
-    position.database.write_bytes(text)
-    refused(position, NO_STORE, str(position.database), "not a SQLite database")
-    assert position.database.read_bytes() == text
+    place.database.write_bytes(text)
+    refused(place, NO_STORE, str(place.database), "not a SQLite database")
+    assert place.database.read_bytes() == text
 
 
 def test_a_damaged_database_is_refused(used: Place) -> None:
@@ -93,11 +93,11 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(used: Place)
     assert used.statuses() == {"pending": 1}
 
 
-def test_a_folder_that_does_not_exist_is_named(position: Place) -> None:
-    position.database = position.folder / "nowhere" / "jobs.db"
-    position.configure()
-    refused(position, NO_STORE, str(position.database.parent))
-    assert not position.database.parent.exists()
+def test_a_folder_that_does_not_exist_is_named(place: Place) -> None:
+    place.database = place.folder / "nowhere" / "jobs.db"
+    place.configure()
+    refused(place, NO_STORE, str(place.database.parent))
+    assert not place.database.parent.exists()
 
 
 def test_another_number_of_shards_than_the_app_was_made_with_is_refused(used: Place) -> None:
@@ -107,22 +107,22 @@ def test_another_number_of_shards_than_the_app_was_made_with_is_refused(used: Pl
     assert used.statuses() == {"pending": 1}
 
 
-def test_a_handler_module_that_does_not_import_is_refused_with_the_reason(position: Place) -> None:
-    (position.folder / "broken.py").write_text("import surely_not_installed\n\ndef handle(job): ...\n")
-    position.configure()
-    position.config.write_text(position.config.read_text().replace("handlers:record", "broken:handle"))
-    _refused(position.run("serve", code=BAD_INPUT).stderr, ("broken:handle", "surely_not_installed", "broken.py"))
-    position.config.write_text(position.config.read_text().replace("broken:handle", "absent:handle"))
-    _refused(position.run("serve", code=BAD_INPUT).stderr, ("absent:handle", str(position.folder)))
-    position.config.write_text(position.config.read_text().replace("absent:handle", "handlers:recrod"))
-    _refused(position.run("serve", code=BAD_INPUT).stderr, ("recrod", "'record'"))
-    assert not position.database.exists()
+def test_a_handler_module_that_does_not_import_is_refused_with_the_reason(place: Place) -> None:
+    (place.folder / "broken.py").write_text("import surely_not_installed\n\ndef handle(job): ...\n")
+    place.configure()
+    place.config.write_text(place.config.read_text().replace("handlers:record", "broken:handle"))
+    _refused(place.run("serve", code=BAD_INPUT).stderr, ("broken:handle", "surely_not_installed", "broken.py"))
+    place.config.write_text(place.config.read_text().replace("broken:handle", "absent:handle"))
+    _refused(place.run("serve", code=BAD_INPUT).stderr, ("absent:handle", str(place.folder)))
+    place.config.write_text(place.config.read_text().replace("absent:handle", "handlers:recrod"))
+    _refused(place.run("serve", code=BAD_INPUT).stderr, ("recrod", "'record'"))
+    assert not place.database.exists()
 
 
-def test_an_app_that_is_configured_twice_is_refused(position: Place) -> None:
-    position.configure(more=f'[apps.{Place.app}]\nfunction = "handlers:linger"')
-    _refused(position.run("serve", code=BAD_INPUT).stderr, (str(position.config), Place.app))
-    assert not position.database.exists()
+def test_an_app_that_is_configured_twice_is_refused(place: Place) -> None:
+    place.configure(more=f'[apps.{Place.app}]\nfunction = "handlers:linger"')
+    _refused(place.run("serve", code=BAD_INPUT).stderr, (str(place.config), Place.app))
+    assert not place.database.exists()
 
 
 def test_an_unknown_app_is_refused_with_the_names_of_those_that_are_known(used: Place) -> None:
@@ -158,31 +158,31 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def place_on_a_small_disk(position: Place, small_disk: Path) -> Place:
-    position.database = small_disk / "jobs.db"
-    return position
+def place_on_a_small_disk(place: Place, small_disk: Path) -> Place:
+    place.database = small_disk / "jobs.db"
+    return place
 
 
 @pytest.mark.timeout(180)
 def test_a_disk_that_is_full_for_a_while_costs_lateness_and_nothing_else(place_on_a_small_disk: Place) -> None:
-    position = place_on_a_small_disk
-    position.configure()
-    node = position.node().ready()
+    place = place_on_a_small_disk
+    place.configure()
+    node = place.node().ready()
     start_ms = now_ms() + 3000
-    promised = position.schedule({"at": start_ms + 4 * number} for number in range(1500))
-    _fill(position.database.with_name("filler"))
-    large = position.folder / "large.ndjson"  # more than there may be room for in the log of the database
+    promised = place.schedule({"at": start_ms + 4 * number} for number in range(1500))
+    _fill(place.database.with_name("filler"))
+    large = place.folder / "large.ndjson"  # more than there may be room for in the log of the database
     large.write_text(('{"at": "+1s", "data": "' + "x" * 500_000 + '"}\n') * 20)
-    stderr = position.run("schedule", position.app, "--from", str(large), code=NO_STORE).stderr
+    stderr = place.run("schedule", place.app, "--from", str(large), code=NO_STORE).stderr
     assert "no space left" in stderr
     assert "0 jobs" in stderr
     until(lambda: "no space left" in node.stderr, "the node says that the disk is full")
     time.sleep(3)
     assert node.alive
 
-    position.database.with_name("filler").unlink()
-    position.settled()
-    _all_fired_once(position, promised)
+    place.database.with_name("filler").unlink()
+    place.settled()
+    _all_fired_once(place, promised)
     until(lambda: "answers again" in node.stderr, "the node says that there is space again")
     assert node.stderr.count("does not answer") <= 3, "a full disk is no reason to flood the log"
     assert node.stop() == 0
@@ -194,35 +194,35 @@ def _fill(file: Path) -> None:
             filler.write(bytes(4096))
 
 
-def _all_fired_once(position: Place, promised: dict[str, int]) -> None:
-    verdict = judge(position.evidence(promised))
+def _all_fired_once(place: Place, promised: dict[str, int]) -> None:
+    verdict = judge(place.evidence(promised))
     assert not verdict.faults
     assert not verdict.explained
-    assert position.statuses() == {"done": len(promised)}
+    assert place.statuses() == {"done": len(promised)}
 
 
 @pytest.mark.timeout(180)
 def test_a_node_that_starts_on_a_full_disk_says_so(place_on_a_small_disk: Place) -> None:
-    position = place_on_a_small_disk
-    position.configure()
-    _fill(position.database.with_name("filler"))
-    refused(position, NO_STORE, "no space left")
+    place = place_on_a_small_disk
+    place.configure()
+    _fill(place.database.with_name("filler"))
+    refused(place, NO_STORE, "no space left")
 
 
 @pytest.mark.timeout(180)
-def test_a_node_whose_writes_fail_for_a_while_settles_everything_afterwards(position: Place) -> None:
-    position.configure()
-    node = position.node().ready()
+def test_a_node_whose_writes_fail_for_a_while_settles_everything_afterwards(place: Place) -> None:
+    place.configure()
+    node = place.node().ready()
     start_ms = now_ms() + 3000
-    promised = position.schedule({"at": start_ms + 4 * number, "data": "x" * 1000} for number in range(1500))
+    promised = place.schedule({"at": start_ms + 4 * number, "data": "x" * 1000} for number in range(1500))
     _limit(node, RECORD * 2 * len(promised))  # so that the handlers can write all down
     until(lambda: "The store does not answer" in node.stderr, "the node says that it cannot write")
     time.sleep(3)
     assert node.alive
 
     _limit(node, resource.RLIM_INFINITY)
-    position.settled()
-    _all_fired_once(position, promised)
+    place.settled()
+    _all_fired_once(place, promised)
     until(lambda: "answers again" in node.stderr, "the node says that it can write again")
     assert node.stop() == 0
 

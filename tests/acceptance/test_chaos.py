@@ -16,32 +16,32 @@ LEASE_MS = 2000
 
 @pytest.mark.endurance
 @pytest.mark.timeout(400)
-def test_whatever_happens_to_two_nodes_nothing_is_lost_early_or_repeated_without_reason(position: Place) -> None:
-    position.configure(node=f'lease = "{LEASE_MS}ms"\nheartbeat = "400ms"')
-    fates = [_Fate(position), _Fate(position)]
+def test_whatever_happens_to_two_nodes_nothing_is_lost_early_or_repeated_without_reason(place: Place) -> None:
+    place.configure(node=f'lease = "{LEASE_MS}ms"\nheartbeat = "400ms"')
+    fates = [_Fate(place), _Fate(place)]
     start_ms = now_ms() + 3000
     moments = [start_ms + random.randrange(SPAN_S * 1000) for _ in range(RATE * SPAN_S)]
-    promised = position.schedule({"at": moment_ms} for moment_ms in moments)
+    promised = place.schedule({"at": moment_ms} for moment_ms in moments)
     for fate in fates:
         fate.until_ms = max(moments)
         fate.start()
     for fate in fates:
         fate.join()
-    position.settled(90)
+    place.settled(90)
 
     blows = [blow for fate in fates for blow in fate.blows]
     stalls = [Stall(blow.wall_ms, blow.until_ms) for blow in blows if blow.until_ms is not None]  # with the file's lock
-    verdict = judge(position.evidence(promised, blows)._replace(stalls=stalls))
+    verdict = judge(place.evidence(promised, blows)._replace(stalls=stalls))
     frozen = sum(blow.until_ms is not None for blow in blows)
     stops = sum(fate.stops for fate in fates)
-    late = max(one.wall_ms - one.due_ms for one in position.handed_over())
+    late = max(one.wall_ms - one.due_ms for one in place.handed_over())
     print(
         f"{len(promised):,} jobs, {len(blows) - frozen} kills, {frozen} freezes, {stops} stops, "
         f"{len(verdict.explained)} + {len(verdict.woken)} repeats explained, latest by {late} ms"
     )
     assert not verdict.faults
     assert len(verdict.woken) <= frozen * CONCURRENCY
-    position.all_done(promised, blows)
+    place.all_done(promised, blows)
     for fate in fates:
         assert fate.trouble is None
         assert fate.node.stop() == 0
@@ -50,10 +50,10 @@ def test_whatever_happens_to_two_nodes_nothing_is_lost_early_or_repeated_without
 class _Fate(threading.Thread):
     """What happens to one of the nodes."""
 
-    def __init__(self, position: Place) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__()
-        self._place = position
-        self.node = position.node()
+        self._place = place
+        self.node = place.node()
         self.until_ms = 0
         self.blows: list[Blow] = []
         self.stops = 0

@@ -53,9 +53,9 @@ def test_a_rolling_restart_of_all_nodes_under_load_repeats_nothing(cluster: Clus
     load = cluster.load()
     restarts = 0
     while restarts < 3 or load.lasts_ms() < SPAN_S * 1000:
-        position = restarts % 3
-        assert nodes[position].stop() == 0
-        nodes[position] = cluster.node(configs[position])
+        place = restarts % 3
+        assert nodes[place].stop() == 0
+        nodes[place] = cluster.node(configs[place])
         cluster.shared(nodes)
         restarts += 1
     accepted = load.accepted()
@@ -79,9 +79,9 @@ def test_nodes_that_are_killed_lose_nothing_and_repeat_only_what_was_in_flight(c
     for _ in range(20 if SOAK else 1):
         time.sleep(15 if SOAK else 2)
         victims = random.choice(VICTIMS)
-        blows += cluster.kill(*(nodes[position] for position in victims))
-        for position in victims:
-            nodes[position] = cluster.node(configs[position])
+        blows += cluster.kill(*(nodes[place] for place in victims))
+        for place in victims:
+            nodes[place] = cluster.node(configs[place])
     time.sleep(LEASE_MS / 1000)
     accepted = load.accepted()
     cluster.settled()

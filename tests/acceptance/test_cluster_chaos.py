@@ -31,8 +31,8 @@ class Fates:
         """One thing, to one node."""
         deed = random.choice([self.kill, self.freeze, self.restart, self.cut])
         self.deeds[deed.__name__] += 1
-        position = random.randrange(3)
-        self.nodes[position] = deed(self.nodes[position]) or self._cluster.node(self._configs[position])
+        place = random.randrange(3)
+        self.nodes[place] = deed(self.nodes[place]) or self._cluster.node(self._configs[place])
 
     def kill(self, node: ServeProcess) -> None:
         self.blows += self._cluster.kill(node)

@@ -70,10 +70,10 @@ def test_a_node_that_was_frozen_with_messages_in_its_hands_does_not_take_them_ag
     while taken == sent:  # again where the node was quicker than the test
         frozen.thaw()
         sent = _send_many(stream, sent)
-        until(lambda: sum(stream.positions().values()) > taken, "some are taken", every_s=0.001)  # noqa: B023
+        until(lambda: sum(stream.places().values()) > taken, "some are taken", every_s=0.001)  # noqa: B023
         frozen.freeze()
-        taken = sum(stream.positions().values())
-    until(lambda: stream.positions() == stream.ends(stream.source), "the other takes all of them")
+        taken = sum(stream.places().values())
+    until(lambda: stream.places() == stream.ends(stream.source), "the other takes all of them")
     frozen.thaw()
     until(lambda: stream.parts() == [3, 3], "both share the topic again")
     assert [node.stop() for node in nodes] == [0, 0]
@@ -98,8 +98,8 @@ def test_one_node_that_is_killed_again_and_again_loses_nothing(stream_on: Stream
     blows: list[Blow] = []
     node = stream.node().ready()
     while len(blows) < 2 or feed.sent < MESSAGES:
-        before = sum(stream.positions().values())
-        until(lambda: sum(stream.positions().values()) > before, "it reads")  # noqa: B023
+        before = sum(stream.places().values())
+        until(lambda: sum(stream.places().values()) > before, "it reads")  # noqa: B023
         time.sleep(random.uniform(0.5, 1))
         blows += stream.kill(node)
         node = stream.node().ready()

@@ -62,7 +62,7 @@ def test_every_bad_message_is_a_dead_letter_once_and_the_partition_moves_on(stre
     bad = {(each.partition, each.offset): each for each in records if not each.offset % 2}
     letters = stream.letters(len(bad))
     assert len(bad) == PARTITIONS * len(BAD)
-    assert {position: (each.key, each.value) for position, each in bad.items()} == {
+    assert {place: (each.key, each.value) for place, each in bad.items()} == {
         _origin(letter): (letter.key, letter.value) for letter in letters
     }
     for letter in letters:
@@ -165,11 +165,11 @@ def test_a_group_reads_a_message_once_unless_its_offsets_are_reset_and_another_g
     first, stream.group = stream.group, f"another-{stream.group}"
     _run(stream, 620)
     assert _jobs(stream) == Counter([*range(310)] * 2), "another group"
-    assert stream.positions(first) == stream.positions() == stream.ends(stream.source)
+    assert stream.places(first) == stream.places() == stream.ends(stream.source)
 
     stream.group = first
     stream.run("ingest", "offsets", "--reset", f"{stream.source}=earliest", "--yes")
-    assert not stream.positions()
+    assert not stream.places()
     _run(stream, 930)
     assert _jobs(stream) == Counter([*range(310)] * 3), "reset offsets"
 
@@ -181,7 +181,7 @@ def test_offsets_that_are_reset_while_a_node_reads_are_noticed(stream_on: Stream
     stream.through()
     stream.run("ingest", "offsets", "--reset", f"{stream.source}=earliest", "--yes")
     until(lambda: stream.statuses()["done"] == 600, "everything again")
-    assert stream.positions() == stream.ends(stream.source)
+    assert stream.places() == stream.ends(stream.source)
     assert _jobs(stream) == Counter([*range(300)] * 2)
     assert node.stop() == 0
 

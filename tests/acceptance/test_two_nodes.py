@@ -32,43 +32,43 @@ Pair = tuple[ServeProcess, ServeProcess]
 
 
 @pytest.fixture
-def pair(position: Place) -> Pair:
+def pair(place: Place) -> Pair:
     """Two nodes that have shared the shards."""
-    position.configure(node=PACES, app=f"shards = {SHARDS}")
-    first, second = position.node().ready(), position.node().ready()
-    _shared(position)
+    place.configure(node=PACES, app=f"shards = {SHARDS}")
+    first, second = place.node().ready(), place.node().ready()
+    _shared(place)
     return first, second
 
 
-def _shared(position: Place) -> None:
-    until(lambda: sorted(position.owners().values()) == [SHARDS // 2] * 2, "both own half of the shards")
+def _shared(place: Place) -> None:
+    until(lambda: sorted(place.owners().values()) == [SHARDS // 2] * 2, "both own half of the shards")
 
 
-def _load(position: Place, seconds: float) -> tuple[int, dict[str, int]]:
+def _load(place: Place, seconds: float) -> tuple[int, dict[str, int]]:
     """Jobs evenly over so many seconds, on all shards. Returns when they begin, and what was promised."""
     start_ms = now_ms() + 2000
     moments = [start_ms + int(number * 1000 / RATE) for number in range(int(RATE * seconds))]
     assert len(moments) >= 1000 * SHARDS
     random.shuffle(moments)
-    return start_ms, position.schedule({"at": moment_ms} for moment_ms in moments)
+    return start_ms, place.schedule({"at": moment_ms} for moment_ms in moments)
 
 
 def _wait_until(moment_ms: int) -> None:
     time.sleep(max(0, moment_ms - now_ms()) / 1000)
 
 
-def _holds_the_lock(position: Place, node: ServeProcess) -> bool:
+def _holds_the_lock(place: Place, node: ServeProcess) -> bool:
     """Does this process hold the write lock of the file, as the kernel knows it?"""
-    shared = position.database.with_name(f"{position.database.name}-shm").stat().st_ino
+    shared = place.database.with_name(f"{place.database.name}-shm").stat().st_ino
     lock = rf"POSIX +ADVISORY +WRITE +{node.pid} \S+:{shared} {WRITE_LOCK} "
     return re.search(lock, Path("/proc/locks").read_text()) is not None
 
 
-def _freeze(position: Place, node: ServeProcess, *, inside_a_transaction: bool) -> Blow:
+def _freeze(place: Place, node: ServeProcess, *, inside_a_transaction: bool) -> Blow:
     """Freeze a node, in the middle of a write transaction or outside of one."""
     for _ in range(2000):
-        (blow,) = position.freeze(node)
-        if _holds_the_lock(position, node) is inside_a_transaction:
+        (blow,) = place.freeze(node)
+        if _holds_the_lock(place, node) is inside_a_transaction:
             return blow
         node.thaw()
         time.sleep(random.uniform(0.001, 0.02))
@@ -85,63 +85,63 @@ def _thaw(node: ServeProcess, blow: Blow) -> Blow:
 @pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_a_node_that_was_frozen_longer_than_its_lease_repeats_nothing_that_the_other_took(
-    position: Place, pair: Pair
+    place: Place, pair: Pair
 ) -> None:
     frozen, other = pair
-    start_ms, promised = _load(position, 6 + FROZEN_MS / 1000)
+    start_ms, promised = _load(place, 6 + FROZEN_MS / 1000)
     _wait_until(start_ms + 2000)
-    blow = _freeze(position, frozen, inside_a_transaction=False)
-    until(lambda: position.owners()[frozen.node_id] == 0, "the other takes its shards", every_s=0.1)
+    blow = _freeze(place, frozen, inside_a_transaction=False)
+    until(lambda: place.owners()[frozen.node_id] == 0, "the other takes its shards", every_s=0.1)
     waited = {job for job, due_ms in promised.items() if due_ms < now_ms()}
-    until(lambda: waited <= {one.job for one in position.handed_over()}, "the other does its work", every_s=0.1)
+    until(lambda: waited <= {one.job for one in place.handed_over()}, "the other does its work", every_s=0.1)
     _wait_until(blow.wall_ms + FROZEN_MS)
     blow = _thaw(frozen, blow)
-    position.settled()
+    place.settled()
 
-    verdict = judge(position.evidence(promised, [blow]))
-    late = max(one.wall_ms - one.due_ms for one in position.handed_over())
+    verdict = judge(place.evidence(promised, [blow]))
+    late = max(one.wall_ms - one.due_ms for one in place.handed_over())
     print(
         f"{len(promised):,} jobs, {len(verdict.explained)} repeats explained by the freeze, {len(verdict.woken)} made "
         f"after it, latest by {late} ms"
     )
     assert not verdict.faults
     assert len(verdict.woken) <= CONCURRENCY
-    assert position.statuses() == {"done": len(promised)}
+    assert place.statuses() == {"done": len(promised)}
     until(lambda: "Another node took shards" in frozen.stderr, "it says that it has lost them")
-    while_frozen = [one for one in position.handed_over() if blow.wall_ms < one.wall_ms < (blow.until_ms or 0)]
+    while_frozen = [one for one in place.handed_over() if blow.wall_ms < one.wall_ms < (blow.until_ms or 0)]
     assert {one.pid for one in while_frozen} == {other.pid}
     assert LEASE_MS / 2 < late < LEASE_MS + 2000 + SLACK_MS
-    _shared(position)  # it lives again, and takes its part of the work
+    _shared(place)  # it lives again, and takes its part of the work
     assert [frozen.stop(), other.stop()] == [0, 0]
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_a_node_frozen_inside_a_write_transaction_blocks_the_file_and_nothing_is_lost_or_doubled(
-    position: Place, pair: Pair
+    place: Place, pair: Pair
 ) -> None:
     frozen, other = pair
-    start_ms, promised = _load(position, 6 + FROZEN_MS / 1000)
+    start_ms, promised = _load(place, 6 + FROZEN_MS / 1000)
     _wait_until(start_ms + 1000)
-    blow = _freeze(position, frozen, inside_a_transaction=True)
+    blow = _freeze(place, frozen, inside_a_transaction=True)
     _wait_until(blow.wall_ms + FROZEN_MS)
     until(lambda: "write lock" in other.stderr, "the other says what it waits for")
     blow = _thaw(frozen, blow)
-    position.settled()
+    place.settled()
 
-    verdict = judge(position.evidence(promised, [blow]))
+    verdict = judge(place.evidence(promised, [blow]))
     print(f"{len(promised):,} jobs, {len(verdict.explained)} repeats")
     assert not verdict.faults
     assert not verdict.woken
     assert not verdict.explained  # nobody could take its shards, so nobody had to repeat anything
-    assert position.statuses() == {"done": len(promised)}
+    assert place.statuses() == {"done": len(promised)}
     assert [frozen.stop(), other.stop()] == [0, 0]
 
 
 @contextmanager
-def _locked(position: Place) -> Iterator[None]:
+def _locked(place: Place) -> Iterator[None]:
     """Somebody, a sqlite3 shell perhaps, holds the write lock."""
-    with closing(position.connect()) as database:
+    with closing(place.connect()) as database:
         database.execute("BEGIN IMMEDIATE")
         yield
         database.execute("ROLLBACK")
@@ -149,20 +149,20 @@ def _locked(position: Place) -> Iterator[None]:
 
 @pytest.mark.timeout(180)
 def test_a_foreign_process_that_holds_the_write_lock_is_named_and_costs_lateness_only(
-    position: Place, pair: Pair
+    place: Place, pair: Pair
 ) -> None:
-    start_ms, promised = _load(position, 8)
+    start_ms, promised = _load(place, 8)
     _wait_until(start_ms + 500)
-    with _locked(position):
+    with _locked(place):
         until(lambda: all("write lock" in node.stderr for node in pair), "both say what they wait for")
         some = next(iter(promised))
-        explained = position.run("explain", some, code=None)
-        refused = position.run("schedule", position.app, "--in", "1s", code=5)
+        explained = place.run("explain", some, code=None)
+        refused = place.run("schedule", place.app, "--in", "1s", code=5)
     assert "write lock" in refused.stderr
     assert explained.returncode == 0, f"looking needs no write lock: {explained.stderr}"
-    position.settled()
+    place.settled()
 
-    verdict = judge(position.evidence(promised))
+    verdict = judge(place.evidence(promised))
     assert not verdict.faults
     assert not verdict.explained
     for node in pair:
@@ -170,30 +170,30 @@ def test_a_foreign_process_that_holds_the_write_lock_is_named_and_costs_lateness
         assert node.stop() == 0
 
 
-def _at_work(position: Place, *nodes: ServeProcess) -> None:
+def _at_work(place: Place, *nodes: ServeProcess) -> None:
     pids = {node.pid for node in nodes}
-    until(lambda: pids <= {one.pid for one in position.handed_over()}, "each has handed something over", every_s=0.1)
+    until(lambda: pids <= {one.pid for one in place.handed_over()}, "each has handed something over", every_s=0.1)
 
 
 @pytest.mark.timeout(180)
-def test_a_rolling_restart_of_two_nodes_under_load_repeats_nothing(position: Place, pair: Pair) -> None:
-    command = [position.installation.python, str(SCRIPTS / "load.py"), f"sqlite:///{position.database}", "3000"]
-    load = Load([*command, f"{position.app}:{RATE}:0"], position.folder / "load.answers")
+def test_a_rolling_restart_of_two_nodes_under_load_repeats_nothing(place: Place, pair: Pair) -> None:
+    command = [place.installation.python, str(SCRIPTS / "load.py"), f"sqlite:///{place.database}", "3000"]
+    load = Load([*command, f"{place.app}:{RATE}:0"], place.folder / "load.answers")
     try:
         new = []
         for node in pair:
-            _at_work(position, *pair)
+            _at_work(place, *pair)
             assert node.stop() == 0
-            new.append(position.node().ready())
-            _shared(position)
-        _at_work(position, *new)
+            new.append(place.node().ready())
+            _shared(place)
+        _at_work(place, *new)
         promised = {job: answer.due_ms for job, answer in load.accepted().items()}
     finally:
         load.end()
-    position.settled()
+    place.settled()
 
-    verdict = judge(position.evidence(promised))
-    late = max(one.wall_ms - one.due_ms for one in position.handed_over())
+    verdict = judge(place.evidence(promised))
+    late = max(one.wall_ms - one.due_ms for one in place.handed_over())
     print(f"{len(promised):,} jobs, 2 restarts, latest by {late} ms")
     assert not verdict.faults
     assert not verdict.explained
@@ -201,20 +201,20 @@ def test_a_rolling_restart_of_two_nodes_under_load_repeats_nothing(position: Pla
 
 
 @pytest.mark.timeout(180)
-def test_the_jobs_of_a_killed_node_are_taken_at_once_without_waiting_for_its_lease(position: Place) -> None:
+def test_the_jobs_of_a_killed_node_are_taken_at_once_without_waiting_for_its_lease(place: Place) -> None:
     # A lease that the test does not wait for: that the node has ended is proved by the lock that it no longer holds.
-    position.configure(node='lease = "20s"\nheartbeat = "1s"', app=f"shards = {SHARDS}")
-    killed, other = position.node().ready(), position.node().ready()
-    _shared(position)
-    start_ms, promised = _load(position, 8)
+    place.configure(node='lease = "20s"\nheartbeat = "1s"', app=f"shards = {SHARDS}")
+    killed, other = place.node().ready(), place.node().ready()
+    _shared(place)
+    start_ms, promised = _load(place, 8)
     _wait_until(start_ms + 2000)
-    blows = position.kill(killed)
-    position.settled()
+    blows = place.kill(killed)
+    place.settled()
 
-    verdict = judge(position.evidence(promised, blows))
-    late = max(one.wall_ms - one.due_ms for one in position.handed_over())
+    verdict = judge(place.evidence(promised, blows))
+    late = max(one.wall_ms - one.due_ms for one in place.handed_over())
     print(f"{len(promised):,} jobs, {len(verdict.explained)} repeats explained by the kill, latest by {late} ms")
     assert not verdict.faults
     assert late < 2000 + SLACK_MS
-    assert position.statuses() == {"done": len(promised)}
+    assert place.statuses() == {"done": len(promised)}
     assert other.stop() == 0

@@ -164,7 +164,7 @@ class Judge:
         )
 
     def _answered(self, event: Event) -> None:
-        number, decision = event.facts["call"], event.facts["verdict"]
+        number, decision = event.facts["call"], event.facts["decision"]
         call = self._calls[number]
         self._verdicts[number] = decision
         if decision == "granted":

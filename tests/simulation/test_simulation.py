@@ -57,7 +57,7 @@ def test_scenarios_see_what_they_are_for() -> None:
     for seed in range(120):
         for event in run(seed).events:
             missing -= {event.what, "third attempt" if event.facts.get("attempt", 0) > 2 else ""}
-            missing.discard(str(event.facts.get("event", event.facts.get("verdict", event.facts.get("outcome", "")))))
+            missing.discard(str(event.facts.get("event", event.facts.get("decision", event.facts.get("outcome", "")))))
         if not missing:
             break
     assert not missing, "in no scenario"

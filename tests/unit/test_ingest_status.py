@@ -64,7 +64,7 @@ async def test_places_ends_and_lag_are_told_for_each_partition(mock_kafka: str, 
 async def test_a_broker_that_is_away_is_a_problem_and_the_places_are_told_all_the_same(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_module, "PATIENCE_S", 1000)  # nobody waits for a connection that is refused
+    monkeypatch.setattr(admin_module, "TIMEOUT_S", 1000)  # nobody waits for a connection that is refused
     await position(inbox, 2)
     status = await look(config_of("127.0.0.1:1"), inbox)
     assert not status.ready
@@ -165,7 +165,7 @@ async def test_a_topic_is_ready_when_somebody_holds_each_of_its_partitions(
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "reset"),
     [
         ("jobs=earliest", Reset("jobs", None, "earliest")),
         ("jobs:3=latest", Reset("jobs", 3, "latest")),
@@ -174,7 +174,7 @@ async def test_a_topic_is_ready_when_somebody_holds_each_of_its_partitions(
         (" jobs = 2030-01-31 09:00 ", Reset("jobs", None, "2030-01-31 09:00", 1_896_080_400_000)),
     ],
 )
-def test_a_wish_can_be_read(text: str, reset: Reset) -> None:
+def test_a_reset_can_be_read(text: str, reset: Reset) -> None:
     assert parse_reset(text, UTC) == reset
 
 
