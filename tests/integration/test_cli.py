@@ -593,7 +593,7 @@ def test_two_different_shard_counts_are_refused(shell: Shell) -> None:
 
 
 def test_a_database_that_somebody_else_holds_is_unavailable(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_session, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(sqlite_session, "LOCK_WAIT_S", 0.1)
     shell.schedule()
     with contextlib.closing(sqlite3.connect(shell.folder / "jobs.db", isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")

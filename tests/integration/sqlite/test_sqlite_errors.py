@@ -150,7 +150,7 @@ asyncio.run(main())
     async def test_a_lock_that_is_held_too_long_makes_the_store_unavailable(
         self, session: Session, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_session, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(sqlite_session, "LOCK_WAIT_S", 0.05)
         shell = sqlite3.connect(path, isolation_level=None)
         shell.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"another process has held the write lock.*sqlite3 shell"):
