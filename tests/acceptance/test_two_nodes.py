@@ -148,9 +148,7 @@ def _locked(place: Place) -> Iterator[None]:
 
 
 @pytest.mark.timeout(180)
-def test_a_foreign_process_that_holds_the_write_lock_is_named_and_costs_lateness_only(
-    place: Place, pair: Pair
-) -> None:
+def test_a_foreign_process_that_holds_the_write_lock_is_named_and_costs_lateness_only(place: Place, pair: Pair) -> None:
     start_ms, promised = _load(place, 8)
     _wait_until(start_ms + 500)
     with _locked(place):
