@@ -63,8 +63,8 @@ class Bench:
         self.consumer = self.door._consumer
         self.door._client._client = self.kafka  # type: ignore[assignment]
         self.consumer._assigned(self.kafka, [TopicPartition("jobs", 0)])  # type: ignore[arg-type]
-        self.share = self.consumer.held[Partition("jobs", 0)]
-        self.share.committed = 0
+        self.assigned = self.consumer.held[Partition("jobs", 0)]
+        self.assigned.committed = 0
 
     def arrive(self, *offsets: int) -> None:
         self.kafka.queue += [Request(0, offset) for offset in offsets]
@@ -102,20 +102,20 @@ async def test_what_was_read_behind_a_batch_that_failed_is_not_taken(bench: Benc
         await taking
     assert not bench.inbox.taken
     assert bench.door._in_doubt  # so all that was read is forgotten before anything goes on
-    assert bench.share.committed is None
+    assert bench.assigned.committed is None
 
 
 async def test_a_partition_that_was_let_go_meanwhile_is_read_again_behind_all_that_was_gathered(bench: Bench) -> None:
     bench.arrive(0, 1, 2, 3)
     taking = asyncio.create_task(bench.door._take_what_comes())
     await until_async(lambda: bench.left == 0)
-    await bench.door._thread.call(lambda: bench.consumer.drop([bench.share]))  # as when the store takes long
+    await bench.door._thread.call(lambda: bench.consumer.drop([bench.assigned]))  # as when the store takes long
     bench.arrive(2, 3, 4)  # what would come if it were read from its place
     bench.inbox.let.set()
     await taking
     assert bench.inbox.taken == [(0, 2), (2, 4)]
-    assert not bench.share.fetching
-    bench.consumer.fetch([bench.share])
+    assert not bench.assigned.fetching
+    bench.consumer.fetch([bench.assigned])
     assert bench.kafka.fetched == {0: 4}
 
 

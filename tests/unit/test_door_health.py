@@ -122,8 +122,8 @@ async def test_another_topic_of_the_same_name_is_read_by_a_new_client(
     position: Place, before: str | None, now: str | None, anew: bool
 ) -> None:
     position.hold(0)
-    for share in position.held.values():
-        share.topic_id = before
+    for assigned in position.held.values():
+        assigned.topic_id = before
     position.topic_id = now
     await position.look()  # the keys come first
     await position.look(WATCH_MS)

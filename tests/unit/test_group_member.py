@@ -122,24 +122,24 @@ def taken(consumer: GroupMember, kafka: Kafka, *numbers: int, topic: str = TOPIC
 def kept(consumer: GroupMember, *messages: Message) -> list[tuple[int, int]]:
     gathered: list[Any] = []
     consumer._keep(messages, gathered)  # type: ignore[arg-type]
-    return [(share.partition.number, message.offset()) for share, message in gathered]
+    return [(assigned.partition.number, message.offset()) for assigned, message in gathered]
 
 
 def test_nothing_is_fetched_before_its_place_is_known(consumer: GroupMember, kafka: Kafka) -> None:
-    (share,) = given(consumer, kafka, 3)
-    consumer.fetch([share])
+    (assigned,) = given(consumer, kafka, 3)
+    consumer.fetch([assigned])
     assert kafka.fetched == {}
     assert kept(consumer, Message(3, 0)) == []
-    share.committed = 7
-    consumer.fetch([share])
+    assigned.committed = 7
+    consumer.fetch([assigned])
     assert kafka.fetched == {3: 7}
     assert kept(consumer, Message(3, 7)) == [(3, 7)]
 
 
 def test_what_lies_before_the_place_is_skipped_and_gaps_are_not(consumer: GroupMember, kafka: Kafka) -> None:
-    (share,) = given(consumer, kafka, 3)
-    share.committed = 7
-    consumer.fetch([share])
+    (assigned,) = given(consumer, kafka, 3)
+    assigned.committed = 7
+    consumer.fetch([assigned])
     assert kept(consumer, Message(3, 6), Message(3, 7), Message(3, 7), Message(3, 12)) == [(3, 7), (3, 12)]
 
 
@@ -229,11 +229,11 @@ def test_a_missing_right_is_told_until_messages_of_its_topic_come(
 
 
 def test_in_doubt_nothing_is_fetched_until_the_place_is_asked_again(consumer: GroupMember, kafka: Kafka) -> None:
-    (share,) = given(consumer, kafka, 3)
-    share.committed = 5
-    consumer.fetch([share])
-    consumer.forget([share])
-    consumer.fetch([share])
+    (assigned,) = given(consumer, kafka, 3)
+    assigned.committed = 5
+    consumer.fetch([assigned])
+    consumer.forget([assigned])
+    consumer.fetch([assigned])
     assert kafka.fetched == {}
     assert kept(consumer, Message(3, 5)) == []
 
@@ -256,8 +256,8 @@ def test_a_partition_that_is_not_fetched_can_go(consumer: GroupMember, kafka: Ka
 def reading(kafka: Kafka, **limits: Any) -> GroupMember:
     """A consumer that reads partition 0 from its beginning."""
     made = new(kafka, **limits)
-    (share,) = given(made, kafka, 0)
-    share.committed = 0
+    (assigned,) = given(made, kafka, 0)
+    assigned.committed = 0
     return made
 
 
@@ -304,9 +304,9 @@ def _with(queue: list[Message]) -> Kafka:
 
 @pytest.mark.parametrize(("place", "end", "lag"), [(None, 5, None), (3, None, None), (3, 5, 2), (7, 5, 0)])
 def test_lag_is_what_lies_between_the_place_and_the_end(place: int | None, end: int | None, lag: int | None) -> None:
-    share = AssignedPartition(Partition(TOPIC, 0))
-    share.committed, share.end = place, end
-    assert share.lag == lag
+    assigned = AssignedPartition(Partition(TOPIC, 0))
+    assigned.committed, assigned.end = place, end
+    assert assigned.lag == lag
 
 
 class End(Message):
@@ -342,55 +342,55 @@ def test_what_is_behind_the_last_message_can_be_skipped_when_that_is_taken(
     kafka: Kafka, end_at: Callable[[Kafka, int], None]
 ) -> None:
     consumer = reading(kafka)
-    share = consumer.held[Partition(TOPIC, 0)]
-    consumer.fetch([share])
+    assigned = consumer.held[Partition(TOPIC, 0)]
+    consumer.fetch([assigned])
     kafka.queue = [Message(0, 0), Message(0, 1)]
     end_at(kafka, 5)
     consumer.gather()
-    assert (share.position, share.skippable) == (5, None)
-    share.committed = 2
-    assert share.skippable == 5
-    share.committed = 5
-    assert share.skippable is None
+    assert (assigned.position, assigned.skippable) == (5, None)
+    assigned.committed = 2
+    assert assigned.skippable == 5
+    assigned.committed = 5
+    assert assigned.skippable is None
     end_at(kafka, 6)
     consumer.gather()
-    assert share.skippable == 6
+    assert assigned.skippable == 6
     kafka.queue = [Message(0, 7)]
     kafka.positions[0] = 8
     consumer.gather()
-    assert (share.position, share.skippable) == (8, None)
-    share.committed = 8
-    assert share.skippable is None, "there is nothing behind the last message"
+    assert (assigned.position, assigned.skippable) == (8, None)
+    assigned.committed = 8
+    assert assigned.skippable is None, "there is nothing behind the last message"
 
 
 def test_a_position_of_before_a_partition_was_fetched_anew_says_nothing(kafka: Kafka) -> None:
     """Else what is to be read again would be skipped."""
     consumer = reading(kafka)
-    share = consumer.held[Partition(TOPIC, 0)]
+    assigned = consumer.held[Partition(TOPIC, 0)]
     consumer.gather()
     kafka.positions[0] = 9
-    consumer.forget([share])
-    share.committed = 4
+    consumer.forget([assigned])
+    assigned.committed = 4
     consumer.gather()  # librdkafka has not got round to it yet
-    assert share.skippable is None
+    assert assigned.skippable is None
     kafka.positions[0] = -1001
     consumer.gather()
-    assert share.skippable is None
+    assert assigned.skippable is None
     kafka.positions[0] = 6
     consumer.gather()
-    assert share.skippable == 6
+    assert assigned.skippable == 6
 
 
 def test_news_of_a_partition_that_is_not_read_is_none(kafka: Kafka) -> None:
     consumer = reading(kafka)
-    share = consumer.held[Partition(TOPIC, 0)]
-    consumer.fetch([share])
+    assigned = consumer.held[Partition(TOPIC, 0)]
+    consumer.fetch([assigned])
     kept(consumer, End(0, 5))
-    consumer.drop([share])
-    assert share.skippable is None
+    consumer.drop([assigned])
+    assert assigned.skippable is None
     kept(consumer, End(0, 9))
-    consumer.fetch([share])
-    assert (share.position, share.skippable) == (0, None)
+    consumer.fetch([assigned])
+    assert (assigned.position, assigned.skippable) == (0, None)
 
 
 def test_lag_is_noted_before_a_partition_is_read_no_more(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,9 +433,9 @@ def test_small_messages_are_asked_for_in_full_polls_soon(kafka: Kafka) -> None:
 
 
 def test_what_a_poll_brings_beyond_the_room_is_taken_in_parts() -> None:
-    share = AssignedPartition(Partition(TOPIC, 0))
+    assigned = AssignedPartition(Partition(TOPIC, 0))
     sizes = [10, 2 << 20, 3 << 20, 9 << 20, 5, 1 << 20]
-    gathered: Any = [(share, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
+    gathered: Any = [(assigned, Message(0, number, bytes(size))) for number, size in enumerate(sizes)]
     found = list(parts(gathered, ROOM))
     assert [[message.offset() for _, message in part] for part in found] == [[0, 1, 2], [3], [4, 5]]
     assert list(parts([], ROOM)) == []

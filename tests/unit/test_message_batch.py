@@ -36,11 +36,11 @@ class FakeConsumer:
     def __init__(self, *gone: AssignedPartition) -> None:
         self._gone = gone
 
-    def holds(self, share: AssignedPartition) -> bool:
-        return share not in self._gone
+    def holds(self, assigned: AssignedPartition) -> bool:
+        return assigned not in self._gone
 
 
-def share(partition: int) -> AssignedPartition:
+def assigned(partition: int) -> AssignedPartition:
     made = AssignedPartition(Partition(CONFIG.topic, partition))
     made.committed = 0
     return made
@@ -56,7 +56,7 @@ def batch(*messages: tuple[AssignedPartition, int, MessageContent]) -> Any:
 
 
 def test_a_message_that_is_tried_again_is_not_overtaken_by_those_behind_it() -> None:
-    one, two = share(1), share(2)
+    one, two = assigned(1), assigned(2)
     made = batch(
         (one, 0, job(0)),
         (two, 0, job(10)),
@@ -73,13 +73,13 @@ def test_a_message_that_is_tried_again_is_not_overtaken_by_those_behind_it() -> 
 
 
 def test_a_partition_that_begins_with_such_a_message_does_not_move() -> None:
-    one = share(1)
+    one = assigned(1)
     load = batch((one, 0, Passing("no answer")), (one, 1, job(1))).load(FakeConsumer(), NOW)
     assert (load.specs, load.letters, load.moves, load.positions) == ([], [], [], {})
 
 
 def test_nothing_is_taken_of_partitions_that_are_gone_or_in_doubt() -> None:
-    gone, doubtful, ours = share(1), share(2), share(3)
+    gone, doubtful, ours = assigned(1), assigned(2), assigned(3)
     doubtful.committed = None
     made = batch((gone, 0, job(1)), (doubtful, 0, job(2)), (ours, 0, job(3)))
     load = made.load(FakeConsumer(gone), NOW)
@@ -99,7 +99,7 @@ class NameIsNotUtf8(FakeMessage):
 
 
 def test_headers_that_cannot_be_read_are_left_out_and_asked_for_once() -> None:
-    one = share(1)
+    one = assigned(1)
     gathered: Any = [(one, NameIsNotUtf8(0)), (one, FakeMessage(1))]
     made = MessageBatch(CONFIG, gathered, [Refused("bad"), Refused("worse")])
     for each in (made, made, *made.halves()):
@@ -145,7 +145,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def test_a_message_goes_on_with_its_trace_and_a_bad_header_is_ignored() -> None:
-    one = share(1)
+    one = assigned(1)
     headers = [b"00-%b-00f067aa0ba902b7-01" % TRACE.encode(), b"00-%b-00f067aa0ba902b7-01" % (b"0" * 32), b"\xff", None]
     gathered: Any = [(one, Traced(number, [("traceparent", value)])) for number, value in enumerate(headers)]
     gathered.append((one, UnreadableButGood(len(headers))))
@@ -155,7 +155,7 @@ def test_a_message_goes_on_with_its_trace_and_a_bad_header_is_ignored() -> None:
 
 
 def test_headers_that_could_not_be_read_for_the_trace_are_not_asked_for_again() -> None:
-    one = share(1)
+    one = assigned(1)
     gathered: Any = [(one, UnreadableButGood(0)), (one, UnreadableButGood(1))]
     made = MessageBatch.read(CONFIG, gathered, MessageReader({}, ZoneInfo("UTC")))
     for half in made.halves():

@@ -43,7 +43,7 @@ class PositionsRig:
     async def reset(self, moves: Sequence[Move]) -> None:
         self.moves = moves
 
-    def holds(self, share: AssignedPartition) -> bool:
+    def holds(self, assigned: AssignedPartition) -> bool:
         return True
 
     def commit(self, positions: Any) -> None: ...
@@ -80,9 +80,9 @@ class Reader(PositionsRig):
         self.said: dict[Partition, int] = {}
         self.forgotten: list[AssignedPartition] = []
         self.overtaken = False
-        self.share = self.held[ONE]
-        self.share.committed, self.share.expected, self.share.position = committed, expected, position
-        self.share.fetching = True
+        self.assigned = self.held[ONE]
+        self.assigned.committed, self.assigned.expected, self.assigned.position = committed, expected, position
+        self.assigned.fetching = True
         config = KafkaIngestConfig(topic="jobs", group_id="group")
         self.finder = Positions(parts_of(self, config, clock=self.clock, tell=self.told.append))
 
@@ -100,14 +100,14 @@ class Reader(PositionsRig):
     def commit(self, positions: Any) -> None:
         self.said.update(positions)
 
-    def forget(self, shares: Sequence[AssignedPartition]) -> None:
-        self.forgotten.extend(shares)
+    def forget(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
+        self.forgotten.extend(assigned_partitions)
 
 
 async def test_a_place_moves_over_what_is_no_message_at_the_end() -> None:
     reader = Reader()
     assert await reader.after(REST_MS) == [(7, 9)]
-    assert (reader.share.committed, reader.said) == (9, {ONE: 9})
+    assert (reader.assigned.committed, reader.said) == (9, {ONE: 9})
     assert await reader.after(REST_MS) == []
 
 
@@ -115,7 +115,7 @@ async def test_that_happens_once_a_second_at_most() -> None:
     reader = Reader()
     assert await reader.after(REST_MS - 1) == []
     assert await reader.after(1) == [(7, 9)]
-    reader.share.position = 12
+    reader.assigned.position = 12
     assert await reader.after(REST_MS - 1) == []
     assert await reader.after(1) == [(9, 12)]
 
@@ -123,14 +123,14 @@ async def test_that_happens_once_a_second_at_most() -> None:
 async def test_a_place_stays_before_messages_that_are_not_taken_yet() -> None:
     reader = Reader(expected=8)
     assert await reader.after(REST_MS) == []
-    assert reader.share.committed == 7
+    assert reader.assigned.committed == 7
 
 
 async def test_a_place_stays_where_nothing_is_behind_it() -> None:
     for position in (7, 3):
         assert await Reader(position=position).after(REST_MS) == []
     halted = Reader()
-    halted.share.fetching = False
+    halted.assigned.fetching = False
     assert await halted.after(REST_MS) == []
 
 
@@ -138,5 +138,5 @@ async def test_whoever_is_overtaken_there_asks_for_its_place() -> None:
     reader = Reader()
     reader.overtaken = True
     assert await reader.after(REST_MS) == []
-    assert (reader.share.committed, reader.forgotten, reader.said) == (7, [reader.share], {})
+    assert (reader.assigned.committed, reader.forgotten, reader.said) == (7, [reader.assigned], {})
     assert [type(event) for event in reader.told] == [PositionsOvertaken]

@@ -11,7 +11,7 @@ from infinite_scheduler.ingest.message_batch import MessageBatch
 from infinite_scheduler.ingest.taker import Taker
 from infinite_scheduler.kafka.partition import AssignedPartition
 from tests.unit.door_rig import parts_of
-from tests.unit.test_message_batch import CONFIG, FakeMessage, job, share
+from tests.unit.test_message_batch import CONFIG, FakeMessage, assigned, job
 
 
 class TakerRig:
@@ -42,11 +42,11 @@ class TakerRig:
     async def pause(self, ms: int) -> None:
         self.pauses.append(ms)
 
-    def holds(self, share: AssignedPartition) -> bool:
+    def holds(self, assigned: AssignedPartition) -> bool:
         return True
 
-    def forget(self, shares: Any) -> None:
-        for each in shares:
+    def forget(self, assigned_partitions: Any) -> None:
+        for each in assigned_partitions:
             each.committed = None
 
     def commit(self, positions: Any) -> None: ...
@@ -78,14 +78,14 @@ async def test_an_error_while_a_message_is_made_ready_is_narrowed_down_to_it(
         return found
 
     monkeypatch.setattr(MessageBatch, "load", stumble)
-    await rig.taker.take(jobs(share(0), 4), Any)  # type: ignore[arg-type]
+    await rig.taker.take(jobs(assigned(0), 4), Any)  # type: ignore[arg-type]
     assert numbers(rig) == [b'{"n":0}', b'{"n":1}', b'{"n":3}']
     assert rig.letters == [2]
 
 
 async def test_an_unknown_app_that_is_known_is_no_reason_to_try_for_ever(rig: TakerRig) -> None:
     rig.refuse = lambda payloads: UnknownApp("sms", ["sms"]) if b'{"n":1}' in payloads else None
-    await rig.taker.take(jobs(share(0), 3), Any)  # type: ignore[arg-type]
+    await rig.taker.take(jobs(assigned(0), 3), Any)  # type: ignore[arg-type]
     assert numbers(rig) == [b'{"n":0}', b'{"n":2}']
     assert rig.letters == [1]
 
@@ -98,7 +98,7 @@ async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(rig: 
         return ValueError("a bug")
 
     rig.refuse = refuse
-    one = share(0)
+    one = assigned(0)
     await rig.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
     assert numbers(rig) == [b'{"n":0}']
     assert (rig.letters, rig.pauses, one.committed) == ([], [], None)

@@ -252,7 +252,9 @@ class TopicDoor:
             return "the store takes no messages at the moment"
         if not self._consumer.joined:
             return f"not yet a member of the group {self.config.group_id!r}"
-        waiting = [share.partition.number for share in list(self._consumer.held.values()) if not share.fetching]
+        waiting = [
+            assigned.partition.number for assigned in list(self._consumer.held.values()) if not assigned.fetching
+        ]
         return f"partitions {waiting} are not read yet" if waiting else None
 
     @property

@@ -96,6 +96,6 @@ class DoorHealth:
     async def _look_at_topic(self) -> None:
         """Begin with a new client if the topic was deleted and created again: librdkafka stays with the old one."""
         topic_id = await self._watch.topic_id()
-        known = {share.topic_id for share in list(self._consumer.held.values())} - {None}
+        known = {assigned.topic_id for assigned in list(self._consumer.held.values())} - {None}
         if topic_id is not None and known and topic_id not in known:
             await self._thread.call(self._consumer.reopen)

@@ -65,7 +65,7 @@ class MessageBatch:
         self._messages = messages
         self._contents = contents
         self._unreadable: set[tuple[AssignedPartition, int]] = set() if unreadable is None else unreadable
-        self.shares: Collection[AssignedPartition] = {share for share, _ in messages}
+        self.assigned_partitions: Collection[AssignedPartition] = {assigned for assigned, _ in messages}
         self.tries = 0
 
     @classmethod
@@ -127,30 +127,34 @@ class MessageBatch:
         specs: list[JobSpec] = []
         letters: list[DeadLetter] = []
         positions: dict[AssignedPartition, int] = {}
-        closed = {share for share in self.shares if not consumer.holds(share) or share.committed is None}
-        for (share, message), content in zip(self._messages, self._contents, strict=True):
-            if share in closed:
+        closed = {
+            assigned
+            for assigned in self.assigned_partitions
+            if not consumer.holds(assigned) or assigned.committed is None
+        }
+        for (assigned, message), content in zip(self._messages, self._contents, strict=True):
+            if assigned in closed:
                 continue
             if isinstance(content, JobSpec):
                 specs.append(content)
             elif isinstance(content, Refused):
-                letters.append(self._letter(share, message, content.error, now_ms))
+                letters.append(self._letter(assigned, message, content.error, now_ms))
             else:
-                closed.add(share)
+                closed.add(assigned)
                 continue
-            positions[share] = (message.offset() or 0) + 1
+            positions[assigned] = (message.offset() or 0) + 1
         moves = [
-            Move(source=self._source(share), seen=share.committed, next=position, topic_id=share.topic_id)
-            for share, position in positions.items()
+            Move(source=self._source(assigned), seen=assigned.committed, next=position, topic_id=assigned.topic_id)
+            for assigned, position in positions.items()
         ]
         return InboxWrite(specs, letters, moves, positions)
 
-    def _letter(self, share: AssignedPartition, message: "Message", error: str, now_ms: int) -> DeadLetter:
+    def _letter(self, assigned: AssignedPartition, message: "Message", error: str, now_ms: int) -> DeadLetter:
         dlq_topic = self._config.dlq_topic
-        headers = self._headers(share, message)
+        headers = self._headers(assigned, message)
         return DeadLetter(
             id=new_letter_id(now_ms),
-            source=self._source(share),
+            source=self._source(assigned),
             offset=message.offset() or 0,
             key=message.key(),
             value=message.value(),
@@ -162,29 +166,29 @@ class MessageBatch:
             note=_UNREADABLE if headers is None else None,
         )
 
-    def _judge(self, reader: MessageReader, share: AssignedPartition, message: "Message") -> MessageContent:
+    def _judge(self, reader: MessageReader, assigned: AssignedPartition, message: "Message") -> MessageContent:
         def trace() -> str | None:
-            headers = self._headers(share, message)
+            headers = self._headers(assigned, message)
             return trace_id(headers) if headers else None
 
         return judge(reader, message.value(), trace)
 
-    def _headers(self, share: AssignedPartition, message: "Message") -> MessageHeaders:
+    def _headers(self, assigned: AssignedPartition, message: "Message") -> MessageHeaders:
         """The headers; asked only once if they cannot be read.
 
         After a name that is not UTF-8, the next answer of the driver is not a valid Python object.
         """
-        if self._unreadable and (share, message.offset() or 0) in self._unreadable:
+        if self._unreadable and (assigned, message.offset() or 0) in self._unreadable:
             return None
         try:
             found: Any = message.headers()
         except (SystemError, ValueError):
-            self._unreadable.add((share, message.offset() or 0))
+            self._unreadable.add((assigned, message.offset() or 0))
             return None
         return tuple(found) if found else ()
 
-    def _source(self, share: AssignedPartition) -> Source:
-        return Source(self._config.group_id, *share.partition)
+    def _source(self, assigned: AssignedPartition) -> Source:
+        return Source(self._config.group_id, *assigned.partition)
 
 
 def judge(reader: MessageReader, value: bytes | None, trace: Trace) -> MessageContent:

@@ -46,25 +46,27 @@ class Positions:
         """
         await self._look_again()
         await self._pass_rest()
-        shares = [share for share in list(self._consumer.held.values()) if share.committed is None]
-        if not shares:
+        assigned_partitions = [
+            assigned for assigned in list(self._consumer.held.values()) if assigned.committed is None
+        ]
+        if not assigned_partitions:
             return
         found = await self._thread.wait_for(self._inbox.positions(self._config.group_id, self._config.topic))
         known = {position.source.partition: position for position in found}
         topic_id = await self._thread.wait_for(self._watch.topic_id())
-        starts, others = await self._thread.call(lambda: self._starts(shares, known, topic_id))
+        starts, others = await self._thread.call(lambda: self._starts(assigned_partitions, known, topic_id))
         moves = [begin.move for begin in (*starts.values(), *others) if begin.move is not None]
         if moves:
             try:
                 await self._thread.wait_for(self._inbox.reset(moves))
             except PositionsMoved:
                 return  # another node was faster: look again
-        for share, begin in starts.items():
-            if begin.told is not None and (share.is_new or not isinstance(begin.told, PositionDiffers)):
+        for assigned, begin in starts.items():
+            if begin.told is not None and (assigned.is_new or not isinstance(begin.told, PositionDiffers)):
                 self._tell(begin.told)
-            share.committed, share.topic_id = begin.offset, begin.topic_id
-            share.out_of_range = share.is_new = False
-        self._consumer.commit({share.partition: begin.offset for share, begin in starts.items()})
+            assigned.committed, assigned.topic_id = begin.offset, begin.topic_id
+            assigned.out_of_range = assigned.is_new = False
+        self._consumer.commit({assigned.partition: begin.offset for assigned, begin in starts.items()})
 
     async def _look_again(self) -> None:
         """Doubt positions that an operator may have set: while no message comes, nothing else would show it."""
@@ -74,65 +76,81 @@ class Positions:
         self._looked_ms = now_ms
         found = await self._thread.wait_for(self._inbox.positions(self._config.group_id, self._config.topic))
         known = {position.source.partition: position.next for position in found}
-        shares = [share for share in list(self._consumer.held.values()) if share.committed is not None]
-        moved = [share for share in shares if known.get(share.partition.number, share.committed) != share.committed]
+        assigned_partitions = [
+            assigned for assigned in list(self._consumer.held.values()) if assigned.committed is not None
+        ]
+        moved = [
+            assigned
+            for assigned in assigned_partitions
+            if known.get(assigned.partition.number, assigned.committed) != assigned.committed
+        ]
         if moved:
             await self._overtaken(moved)
 
     async def _pass_rest(self) -> None:
         """Move positions over records at the end of partitions that are not messages: they would be lag forever."""
         now_ms = self._clock.steady_ms()
-        rests = {share: rest for share in list(self._consumer.held.values()) if (rest := share.skippable) is not None}
+        rests = {
+            assigned: rest
+            for assigned in list(self._consumer.held.values())
+            if (rest := assigned.skippable) is not None
+        }
         if not rests or now_ms - self._passed_ms < REST_MS:
             return
         self._passed_ms = now_ms
         moves = [
-            Move(source=self._source(share.partition), seen=share.committed, next=rest, topic_id=share.topic_id)
-            for share, rest in rests.items()
+            Move(
+                source=self._source(assigned.partition), seen=assigned.committed, next=rest, topic_id=assigned.topic_id
+            )
+            for assigned, rest in rests.items()
         ]
         try:
             await self._thread.wait_for(self._inbox.reset(moves))
         except PositionsMoved:
             await self._overtaken(list(rests))
             return
-        for share, rest in rests.items():
-            share.committed = rest
-        self._consumer.commit({share.partition: rest for share, rest in rests.items()})
+        for assigned, rest in rests.items():
+            assigned.committed = rest
+        self._consumer.commit({assigned.partition: rest for assigned, rest in rests.items()})
 
-    async def _overtaken(self, shares: Sequence[AssignedPartition]) -> None:
-        await self._thread.call(lambda: self._consumer.forget(shares))
-        partitions = sorted(share.partition.number for share in shares)
+    async def _overtaken(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
+        await self._thread.call(lambda: self._consumer.forget(assigned_partitions))
+        partitions = sorted(assigned.partition.number for assigned in assigned_partitions)
         self._tell(PositionsOvertaken(topic=self._config.topic, partitions=partitions))
 
     def _starts(
-        self, shares: Sequence[AssignedPartition], known: Mapping[int, TopicPosition], topic_id: str | None
+        self, assigned_partitions: Sequence[AssignedPartition], known: Mapping[int, TopicPosition], topic_id: str | None
     ) -> tuple[dict[AssignedPartition, StartOffset], Sequence[StartOffset]]:
         """On the consumer's thread: where to begin in each of these that is still assigned.
 
         A new group that begins at the end does so in the partitions of all nodes at once: a partition without a
         position was added later, and is read from its beginning.
         """
-        shares = [share for share in shares if self._consumer.holds(share)]
-        committed = self._client.committed([share.partition for share in shares]) if shares else {}
+        assigned_partitions = [assigned for assigned in assigned_partitions if self._consumer.holds(assigned)]
+        committed = (
+            self._client.committed([assigned.partition for assigned in assigned_partitions])
+            if assigned_partitions
+            else {}
+        )
         is_known, others = bool(known) or bool(committed), set[Partition]()
-        if not is_known and shares and self._config.auto_offset_reset != EARLIEST:
+        if not is_known and assigned_partitions and self._config.auto_offset_reset != EARLIEST:
             partitions = self._client.partitions()
             is_known = bool(self._client.committed(partitions))
-            others = set() if is_known else set(partitions) - {share.partition for share in shares}
+            others = set() if is_known else set(partitions) - {assigned.partition for assigned in assigned_partitions}
         facts = Facts(
             source=self._source(Partition(self._config.topic, -1)), position=None, topic_id=topic_id, is_known=is_known
         )
         found = {
-            share: self._begin(
+            assigned: self._begin(
                 msgspec.structs.replace(
                     facts,
-                    source=self._source(share.partition),
-                    position=known.get(share.partition.number),
-                    committed=committed.get(share.partition),
+                    source=self._source(assigned.partition),
+                    position=known.get(assigned.partition.number),
+                    committed=committed.get(assigned.partition),
                 ),
-                out_of_range=share.out_of_range,
+                out_of_range=assigned.out_of_range,
             )
-            for share in shares
+            for assigned in assigned_partitions
         }
         return found, [
             self._begin(msgspec.structs.replace(facts, source=self._source(each)), out_of_range=False)

@@ -42,7 +42,7 @@ class Taker:
             await self._check_again(batch, reader)
             await self._take(batch, meanwhile)
         except BaseException:
-            await self._thread.call(lambda: self._consumer.forget(batch.shares))
+            await self._thread.call(lambda: self._consumer.forget(batch.assigned_partitions))
             raise
 
     async def _check_again(self, batch: MessageBatch, reader: MessageReader) -> None:
@@ -88,8 +88,8 @@ class Taker:
 
     async def _overtaken(self, batch: MessageBatch) -> None:
         """Another consumer moved a position: nothing was written, and the store knows where to continue."""
-        partitions = sorted(share.partition.number for share in batch.shares)
-        await self._thread.call(lambda: self._consumer.forget(batch.shares))
+        partitions = sorted(assigned.partition.number for assigned in batch.assigned_partitions)
+        await self._thread.call(lambda: self._consumer.forget(batch.assigned_partitions))
         self._tell(events.PositionsOvertaken(topic=self._config.topic, partitions=partitions))
 
     async def _narrow_down(self, batch: MessageBatch, error: Exception, meanwhile: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class Taker:
         searching: its messages are left, and with their positions in doubt none of them is overtaken by a later one.
         """
         if self._thread.stopping:
-            await self._thread.call(lambda: self._consumer.forget(batch.shares))
+            await self._thread.call(lambda: self._consumer.forget(batch.assigned_partitions))
         elif len(batch) > 1:
             for half in batch.halves():
                 await self._take(half, meanwhile)
@@ -115,9 +115,9 @@ class Taker:
 
     def _note(self, load: InboxWrite, answers: Sequence[Accepted]) -> None:
         """It is durable: continue from there, and report it."""
-        for share, position in load.positions.items():
-            share.committed = position
-        self._consumer.commit({share.partition: position for share, position in load.positions.items()})
+        for assigned, position in load.positions.items():
+            assigned.committed = position
+        self._consumer.commit({assigned.partition: position for assigned, position in load.positions.items()})
         self._send(load.letters)
         topic = self._config.topic
         repeated = sum(answer.repeated for answer in answers)
