@@ -166,7 +166,7 @@ class Bench:
 
     async def changed(self, change: Change, key: bytes, *, store: Store | None = None, **options: Any) -> Decision:
         """Request a change, and wait for the decision."""
-        return await (store or self.store).change(change, key, **{"patience_ms": 15_000, **options})
+        return await (store or self.store).change(change, key, **{"timeout_ms": 15_000, **options})
 
     async def passing(self, ms: int) -> None:
         """Let time pass slowly, so that tasks and threads can follow."""
