@@ -139,7 +139,7 @@ def test_a_topic_that_is_made_later_holds_up_no_other(
     client = reader.member.client
     read_until(lambda: b"a" in kept.values, reader)
     read_until(lambda: missing in client.unreadable, reader)
-    assert "make it" in client.unreadable[missing]
+    assert "create it" in client.unreadable[missing]
     assert client.problem is None
     read_until(lambda: client.committed([Partition(there, 0)]) != {}, reader)
     make_topic(kafka_servers, missing)
