@@ -244,6 +244,12 @@ def in_a_statement(connection: Any) -> None:
         wire.sendall(b"B" + (100_000).to_bytes(4, "big") + bytes(5_000))
 
 
+def in_a_pipeline(connection: Any) -> None:
+    """A message that asks for no answer: the server counts on, but its timer for idle transactions is off."""
+    with closing(socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)) as wire:
+        wire.sendall(b"H" + (4).to_bytes(4, "big"))
+
+
 def in_an_answer(connection: Any) -> None:
     if isinstance(connection, psycopg.Connection):
         connection.pgconn.send_query(LONG_ANSWER["postgres"])
@@ -252,7 +258,7 @@ def in_an_answer(connection: Any) -> None:
         connection._execute_command(COMMAND.COM_QUERY, LONG_ANSWER["mariadb"])
 
 
-@pytest.mark.parametrize("freeze", [in_a_copy, in_a_statement, in_an_answer])
+@pytest.mark.parametrize("freeze", [in_a_copy, in_a_statement, in_a_pipeline, in_an_answer])
 def test_a_process_that_is_frozen_in_the_middle_of_a_statement_does_not_keep_its_locks(
     postgres_url: str, freeze: Callable[[Any], None]
 ) -> None:

@@ -55,12 +55,14 @@ Longer than the server takes to detect a deadlock.
 END_STUCK: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND usename = current_user AND application_name = current_setting('application_name')"
-    " AND state = 'active' AND wait_event_type = 'Client' AND backend_xid IS NOT NULL"
+    " AND state IN ('active', 'idle in transaction') AND wait_event_type = 'Client' AND backend_xid IS NOT NULL"
     " AND state_change < clock_timestamp() - make_interval(secs => %s)"
 )
 """The server counts a transaction as idle only between statements. A process that is frozen within a COPY, while
-sending a statement or while reading a result would keep its locks as long as it lives. A transaction that has locked a
-row has a transaction id; one that only reads has none, and blocks no other."""
+sending a statement or while reading a result would keep its locks as long as it lives. So would one that is frozen
+within a pipeline, as `executemany` sends it: any message turns the server's timer for idle transactions off, and only
+the end of the pipeline turns it on again. A transaction that has locked a row has a transaction id; one that only reads
+has none, and blocks no other."""
 
 DDL_LOCK: Final = 0x1F5C4ED0
 
