@@ -27,7 +27,7 @@ SLACK_MS = 0 if SOAK else 8_000
 COMMON, RARE = "work", "rare"
 """An app that every node runs, and one that only some do."""
 
-RATES = {COMMON: 1900, RARE: 100} if SOAK else {COMMON: 550, RARE: 50}
+RATES = {COMMON: 1900, RARE: 100} if SOAK else {COMMON: 270, RARE: 30}
 """Jobs due in a second."""
 
 FEW = 20

@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S, now_ms, until
 SESSION = '{ "session.timeout.ms" = 3000, "heartbeat.interval.ms" = 500 }'
 """The death of a consumer is noticed within the lease of a short run."""
 
-RATE = 1_000 if SOAK else 600
+RATE = 1_000 if SOAK else 300
 AHEAD_MS = (100, 20_000 if SOAK else 2_000)
 """So many messages a second are sent, so long before their moment."""
 

@@ -13,7 +13,7 @@ from tests.waiting import now_ms, until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 120)]
 
-MESSAGES = 200_000 if SOAK else 2_500
+MESSAGES = 200_000 if SOAK else 1_500
 """So many at least."""
 
 BUSY_MS = 8_000

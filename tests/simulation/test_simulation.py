@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.scenario import PROFILES, run
 
 CHUNKS = 20
-SEEDS = int(os.environ.get("INFINITE_SCHEDULER_SEEDS", 60 * len(PROFILES)))
+SEEDS = int(os.environ.get("INFINITE_SCHEDULER_SEEDS", 40 * len(PROFILES)))
 """Of each kind of trouble more seeds than it takes to miss a rule, unless interleavings show it (see `test_rules`)."""
 if os.environ.get("INFINITE_SCHEDULER_SOAK"):
     SEEDS = 20_000
