@@ -178,9 +178,10 @@ class Bench:
     async def decided(self, asking: "ChangeTask") -> Decision:
         """The decision of an owner that has decided; the wall clock stands still meanwhile.
 
-        An owner in this process tells it at once, one behind the store is asked for it every now and then.
+        An owner in this process tells it at once, unless it was faster than the answer to the one who asked: then, as
+        for one behind the store, the store is asked for it every now and then.
         """
-        while Ability.OWNERSHIP not in self.abilities and not asking.done():
+        while not asking.done():
             await self.passing(1)
             self.clock.step_wall(-1)
         return await asking
