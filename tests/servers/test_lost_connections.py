@@ -245,7 +245,7 @@ def in_a_statement(connection: Any) -> None:
 
 
 def in_a_pipeline(connection: Any) -> None:
-    """A message that asks for no answer: the server counts on, but its timer for idle transactions is off."""
+    """A message without an answer: the session still counts as idle, but the timer for idle transactions is off."""
     with closing(socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)) as wire:
         wire.sendall(b"H" + (4).to_bytes(4, "big"))
 
