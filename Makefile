@@ -54,7 +54,7 @@ test: wheel ## Run the whole suite with real servers
 	@$(SERVERS) run -- $(MAKE) $(BESIDE) test-protocol test-with-servers
 
 test-protocol:
-	nice -n 10 $(PYTEST) -n 2 --dist worksteal $(PROTOCOL)
+	nice -n 19 $(PYTEST) -n 2 --dist worksteal $(PROTOCOL)
 
 # Acceptance tests come last, as they mind how busy the machine is. The output of lines with a plus is not held back.
 test-with-servers:
@@ -84,6 +84,7 @@ format: setup ## Format the code and fix what can be fixed
 soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 $(PROTOCOL)
+	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 -n 2 -m "hypothesis and not servers" tests
 
 STORES := sqlite mariadb postgres
 FIGURES := .cache/figures.jsonl

@@ -1,13 +1,17 @@
 """What all tests share."""
 
 import gc
+import os
 
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.services.fixtures"]
 
+EXAMPLES = 2_000 if os.environ.get("INFINITE_SCHEDULER_SOAK") else 40
+"""Of each property; a test whose inputs need more takes a multiple of it."""
+
 # A busy machine is not a failure.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
 

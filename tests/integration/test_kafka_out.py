@@ -173,7 +173,7 @@ async def test_a_broker_that_restarts_in_the_middle_loses_nothing_and_doubles_no
             restart = restart or asyncio.create_task(asyncio.to_thread(private_kafka.restart))
         await restart
     assert longest_s > 1  # some were under way when it went away
-    assert Counter(map(type, outcomes)) == {Done: len(outcomes)}
+    assert Counter(map(type, outcomes)) == {Done: len(outcomes)}, {str(o) for o in outcomes if not isinstance(o, Done)}
     found = Counter(json.loads(each.value)["n"] for each in await found_in(private_kafka.url, "out"))
     assert found == Counter(range(len(outcomes)))
 

@@ -43,29 +43,17 @@ def fresh_topic(kafka_servers: str) -> Iterator[MakeTopic]:
 
 
 @pytest.fixture
-def private_kafka(private_broker: Kafka) -> Iterator[Kafka]:
+def private_kafka() -> Iterator[Kafka]:
     """A Kafka broker to stop, restart or kill, with nothing on it: no other test uses it meanwhile."""
-    yield from _emptied_after(private_broker)
+    with private.lent_kafka() as server:
+        yield from _emptied_after(server)
 
 
 @pytest.fixture
-def guarded_kafka(guarded_broker: GuardedKafka) -> Iterator[GuardedKafka]:
+def guarded_kafka() -> Iterator[GuardedKafka]:
     """A Kafka broker that wants a password and lets a guest do nothing; no other test uses it meanwhile."""
-    yield from _emptied_after(guarded_broker)
-
-
-@pytest.fixture(scope="session")
-def private_broker() -> Iterator[Kafka]:
-    """What `private_kafka` is: started once, as that takes 3 s of both cores."""
-    with private.private_kafka() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def guarded_broker() -> Iterator[GuardedKafka]:
-    """What `guarded_kafka` is."""
-    with private.guarded_kafka() as server:
-        yield server
+    with private.lent_guarded_kafka() as server:
+        yield from _emptied_after(server)
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
-"""Servers for one test alone: to restart, to kill, or with a clock of their own."""
+"""Servers for one test alone: to restart, to kill, or with a clock of their own.
+
+A server that takes long to start is lent: the next test, of whichever worker, has it as the last one left it.
+"""
 
 import fcntl
+import os
 import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from tests.services import clock
 from tests.services.catalogue import KINDS
@@ -48,22 +52,22 @@ def clocked_server(kind: Kind) -> Iterator[tuple[Server, Clock]]:
 
 
 @contextmanager
-def private_kafka() -> Iterator[Kafka]:
-    """A broker of this test's own, to stop, restart or kill."""
-    with _folder("kafka") as folder, _running(Kafka(folder)) as server:
-        yield server
+def lent_kafka() -> Iterator[Kafka]:
+    """A broker to stop, restart or kill, for this test until the end of it."""
+    with _lent("kafka", copies=2) as folder:
+        yield _started(Kafka, folder)
 
 
 @contextmanager
-def guarded_kafka() -> Iterator[GuardedKafka]:
+def lent_guarded_kafka() -> Iterator[GuardedKafka]:
     """The same, which wants a password and lets a guest do nothing."""
-    with _folder("kafka") as folder, _running(GuardedKafka(folder)) as server:
-        yield server
+    with _lent("kafka-guarded", copies=1) as folder:
+        yield _started(GuardedKafka, folder)
 
 
 @contextmanager
 def safe_kafka() -> Iterator[SafeKafka]:
-    """The same, which speaks TLS only."""
+    """A broker of this test's own that speaks TLS only."""
     with _folder("kafka") as folder, _running(SafeKafka(folder)) as server:
         yield server
 
@@ -88,15 +92,12 @@ def small_disk_server(kind: Kind, size: str) -> Iterator[tuple[Server, Path]]:
 
 
 def remove_left_over() -> None:
-    """Remove private servers whose test was killed."""
+    """Remove servers that were lent, and those whose test was killed."""
     for folder in _all().glob("*-*"):
         kind = next(kind for kind in KINDS if folder.name.startswith(kind))
         with (folder / "maker").open("w") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue  # its test is still at work
-            KINDS[kind](folder).remove()
+            if _locked(held):  # otherwise its test is still at work
+                KINDS[kind](folder).remove()
 
 
 def _all() -> Path:
@@ -111,6 +112,40 @@ def _folder(kind: Kind) -> Iterator[Path]:
     with (folder / "maker").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield folder
+
+
+@contextmanager
+def _lent(name: str, copies: int) -> Iterator[Path]:
+    """The folder of a server that stays until the end of the run; while it is lent to one test, others wait for it."""
+    folders = [_all() / f"{name}-{i}" for i in range(copies)]
+    with ExitStack() as opened:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        locks = [opened.enter_context((folder / "maker").open("w")) for folder in folders]
+        free = next((i for i, lock in enumerate(locks) if _locked(lock)), None)
+        if free is None:
+            free = os.getpid() % copies
+            fcntl.flock(locks[free], fcntl.LOCK_EX)
+        yield folders[free]
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_lent_before: dict[Path, Server] = {}
+"""What this process has started lives on after it was given back."""
+
+
+def _started(kind: type[Some], folder: Path) -> Some:
+    server = _lent_before.setdefault(folder, kind(folder))
+    assert isinstance(server, kind)
+    server.start()
+    return server
 
 
 @contextmanager

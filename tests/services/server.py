@@ -98,6 +98,8 @@ class Server(ABC):
         """Make sure that it runs and answers; True if it did not run before."""
         with self._alone():
             if self.pid is not None:
+                if self._process and self._process.poll() is not None:
+                    self._process = None  # it was killed and started again by somebody else
                 self._wait()
                 self._remember(temporary=temporary and self.temporary)
                 return False

@@ -124,7 +124,7 @@ def uneven_clusters(draw: st.DrawFn) -> tuple[Nodes, Shards, frozenset[str]]:
     return runs, shards, frozenset()
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(clusters(nodes=4, apps=4, shards=6) | uneven_clusters())
 def test_totals_are_as_even_as_can_be_and_nothing_moves_in_vain(
     cluster: tuple[Nodes, Shards, frozenset[str]],

@@ -14,7 +14,7 @@ TAKES = st.just("pop") | st.tuples(st.sampled_from(Priority), st.integers(0, 3),
 Item = tuple[Priority, int, int]
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(PUSHES | TAKES) | st.lists(FEW_DUES | TAKES, min_size=8))
 def test_each_priority_comes_out_by_due_and_then_as_it_came(
     steps: list[tuple[Priority, int] | tuple[Priority, int, bool] | str],
@@ -143,7 +143,7 @@ def test_a_herd_that_is_popped_while_it_grows_keeps_no_consumed_places() -> None
     assert len(queue._lanes[Priority.LOW]._aside._buckets[5]) <= 20_000
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(PUSHES | st.just("pop") | st.integers(1, 4)) | st.lists(FEW_DUES | st.just("pop") | st.integers(1, 4)))
 def test_what_is_retained_comes_out_as_if_the_others_had_never_come(
     steps: list[tuple[Priority, int] | str | int],
