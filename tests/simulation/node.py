@@ -32,7 +32,7 @@ SETTINGS = EngineSettings(
     lease_ms=LEASE_MS,
     heartbeat_ms=400,
     stop_timeout_ms=4000,
-    lane=LaneSettings(request_poll_ms=150, answer_at_most=3),
+    lane=LaneSettings(request_poll_ms=100, answer_at_most=3),
 )
 """Small paces, so that little virtual time sees much."""
 

@@ -3,39 +3,98 @@
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.window import ROOM
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.store.ownership import Answers, Ownership, Request, named
 
+EMPTY_LOOKS = 20
+"""After this many looks that found nothing, looks are half as frequent: nobody seems to request anything."""
+
+HELD_UP_LOOKS = 4
+"""Another lane looks if the one whose turn it is has left out so many looks: it may wait for a lock."""
+
 IDLE_MS = 1000
+
+
+class RequestPoll:
+    """When a node looks for requests that nobody told it of: one look for all of its lanes."""
+
+    def __init__(self, clock: Clock, poll_ms: int) -> None:
+        self._clock = clock
+        self._poll_ms = poll_ms
+        self._answerers: list[Answerer] = []
+        self._next_ms = 0
+        self._empty = 0  # looks in a row that found nothing
+
+    def join(self, answerer: "Answerer") -> None:
+        """Look for this lane, too."""
+        self._answerers.append(answerer)
+
+    def due_in_ms(self, answerer: "Answerer") -> int:
+        """Time until this lane should look for all: the first one that owns shards, or another if that is held up."""
+        first = next((one for one in self._answerers if one.shards()), answerer)
+        patience_ms = 0 if first is answerer else HELD_UP_LOOKS * self._poll_ms
+        return self._next_ms + patience_ms - self._clock.steady_ms()
+
+    def begin(self) -> None:
+        """Note that a look begins."""
+        pace = 2 if self._empty >= EMPTY_LOOKS else 1
+        self._next_ms = self._clock.steady_ms() + pace * self._poll_ms
+
+    def found(self, requests: Sequence[Request]) -> None:
+        """Note what a look found."""
+        self._empty = 0 if requests else self._empty + 1
+
+    def shards_of_others(self, answerer: "Answerer") -> list[Shard]:
+        """What the other lanes own."""
+        return [shard for other in self._answerers if other is not answerer for shard in other.shards()]
+
+    def pass_on(self, answerer: "Answerer", shards: Collection[Shard]) -> None:
+        """Poke the other lanes that these shards belong to."""
+        for other in self._answerers:
+            if other is not answerer and not other.shards().isdisjoint(shards):
+                other.poke()
 
 
 class Answerer:
     """Looks for requests to one lane, decides them in the store, then updates memory."""
 
-    def __init__(
-        self, ownership: Ownership, owned_shards: OwnedShards, clock: Clock, *, poll_ms: int, at_most: int
+    def __init__(  # noqa: PLR0913 - a lane puts it together
+        self,
+        ownership: Ownership,
+        owned_shards: OwnedShards,
+        poll: RequestPoll,
+        *,
+        at_most: int,
+        wake: Callable[[], None],
     ) -> None:
         self._ownership = ownership
         self._owned_shards = owned_shards
-        self._clock = clock
-        self._poll_ms = poll_ms
+        self._poll = poll
         self._at_most = at_most  # jobs named by the requests of one transaction
+        self._wake = wake  # wakes the lane
         self._poked = False
         self._served: set[Shard] = set()  # shards whose requests filled a page: the others come first
-        self._next_poll_ms = 0
+        poll.join(self)
 
     def poke(self) -> None:
         """Note that requests may be waiting."""
         self._poked = True
+        self._wake()
+
+    def shards(self) -> AbstractSet[Shard]:
+        """The shards of this lane."""
+        return self._owned_shards.by_shard.keys()
 
     def due_in_ms(self) -> int:
         """Time until the next look, unless poked before."""
-        return self._next_poll_ms - self._clock.steady_ms() if self._owned_shards.by_shard else IDLE_MS
+        return self._poll.due_in_ms(self) if self.shards() else IDLE_MS
 
     async def step(self) -> bool:
         """Look for requests when poked, when a shard is new, or when a look is due.
@@ -43,19 +102,27 @@ class Answerer:
         Rules: answer_in_lane, requests_are_read_without_cursor, takeover_answers_requests_first.
         """
         sound = [t for t in self._owned_shards.by_shard.values() if t.doubt is None]
-        poked = self._poked or any(not t.requests_read for t in sound)
-        if not sound or (not poked and self._clock.steady_ms() < self._next_poll_ms):
+        if not sound:
+            return False
+        if self._poked or any(not t.requests_read for t in sound):
+            look = self._look(sound)
+        elif self._poll.due_in_ms(self) <= 0:
+            look = self._look_for_all([t.shard for t in sound])
+        else:
             return False
         self._poked = False
-        self._next_poll_ms = self._clock.steady_ms() + self._poll_ms
-        asked = [t for t in sound if t.shard not in self._served] or sound
         try:
-            requests = await self._ownership.requests([t.shard for t in asked], poked=poked, limit=self._at_most)
-            if requests:
-                await self._decide(requests)
+            return await look
         except BaseException:
             self._poked = True
             raise
+
+    async def _look(self, sound: Sequence[OwnedShard]) -> bool:
+        """Look for requests to this lane."""
+        asked = [t for t in sound if t.shard not in self._served] or sound
+        requests = await self._requests([t.shard for t in asked], poked=True)
+        if requests:
+            await self._decide(requests)
         if named(requests) >= self._at_most:
             self._served.update(request.shard for request in requests)
             self._poked = True
@@ -66,6 +133,28 @@ class Answerer:
             self._poked = True  # for the shards that were passed over
         self._served.clear()
         return bool(requests) or self._poked
+
+    async def _look_for_all(self, own: Sequence[Shard]) -> bool:
+        """Look for requests to any lane of this node; the others are told of theirs."""
+        self._poll.begin()
+        others = self._poll.shards_of_others(self)
+        requests = await self._requests([*own, *others], poked=False)
+        if named(requests) >= self._at_most:  # there may be more, for any lane
+            self._served.update(request.shard for request in requests)
+            self._poked = True
+            self._poll.pass_on(self, others)
+        else:
+            self._poll.pass_on(self, {request.shard for request in requests})
+        mine = self.shards()
+        to_this_lane = [request for request in requests if request.shard in mine]
+        if to_this_lane:
+            await self._decide(to_this_lane)
+        return bool(to_this_lane) or self._poked
+
+    async def _requests(self, shards: Sequence[Shard], *, poked: bool) -> Sequence[Request]:
+        requests = await self._ownership.requests(shards, poked=poked, limit=self._at_most)
+        self._poll.found(requests)
+        return requests
 
     async def _decide(self, requests: Sequence[Request]) -> None:
         """Take the jobs in question off the wheel, decide in the store, then update memory.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 import msgspec
 
 from infinite_scheduler.clock import Clock, wait
-from infinite_scheduler.engine.answerer import Answerer
+from infinite_scheduler.engine.answerer import Answerer, RequestPoll
 from infinite_scheduler.engine.judge import describe
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.quarantine import LIFTED
@@ -45,8 +45,14 @@ class Lane:
     Rules: settle_in_lane, answer_in_lane.
     """
 
-    def __init__(
-        self, ownership: Ownership, windows: Mapping[str, Window], clock: Clock, settings: LaneSettings, tell: Observer
+    def __init__(  # noqa: PLR0917 - the engine puts it together
+        self,
+        ownership: Ownership,
+        windows: Mapping[str, Window],
+        poll: RequestPoll,
+        clock: Clock,
+        settings: LaneSettings,
+        tell: Observer,
     ) -> None:
         self._ownership = ownership
         self._windows = windows
@@ -62,7 +68,7 @@ class Lane:
             ownership, self.owned_shards, clock, tell, shown_ms=settings.shown_ms, wake=self._stir.set
         )
         self._answerer = Answerer(
-            ownership, self.owned_shards, clock, poll_ms=settings.request_poll_ms, at_most=settings.answer_at_most
+            ownership, self.owned_shards, poll, at_most=settings.answer_at_most, wake=self._stir.set
         )
         self._sweep = Sweep(ownership, windows.values(), clock, settings.sweep_ms, tell)
 
@@ -88,7 +94,6 @@ class Lane:
     def poke(self) -> None:
         """Note that requests may be waiting."""
         self._answerer.poke()
-        self._stir.set()
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Own these shards, as far as possible, at the lane's next step; the call does not wait for it."""

@@ -11,6 +11,7 @@ import msgspec
 from infinite_scheduler.clock import Clock, sleep, wait
 from infinite_scheduler.cluster.membership import Membership
 from infinite_scheduler.engine.agreed_clock import AgreedClock
+from infinite_scheduler.engine.answerer import RequestPoll
 from infinite_scheduler.engine.dispatcher import AppPlan, Dispatcher
 from infinite_scheduler.engine.judge import Judge, describe
 from infinite_scheduler.engine.lane import Lane, LaneSettings
@@ -85,7 +86,8 @@ class Engine:
         self.dispatchers = {p.name: Dispatcher(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
         for app in self.dispatchers:
             self._budget.join(app)
-        self._lanes = [self._lane() for _ in range(self._ownership.lanes)]
+        poll = RequestPoll(clock, settings.lane.request_poll_ms)
+        self._lanes = [self._lane(poll) for _ in range(self._ownership.lanes)]
         self._quarantine = Quarantine(self.dispatchers, self._gate, clock, self._mark, tell)
         self.membership = Membership(
             node,
@@ -107,7 +109,7 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
-    def _lane(self) -> Lane:
+    def _lane(self, poll: RequestPoll) -> Lane:
         s = self._settings
         windows = {
             app: Window(
@@ -119,7 +121,7 @@ class Engine:
             )
             for app, dispatcher in self.dispatchers.items()
         }
-        return Lane(self._ownership, windows, self._clock, s.lane, self._tell)
+        return Lane(self._ownership, windows, poll, self._clock, s.lane, self._tell)
 
     # Life
 

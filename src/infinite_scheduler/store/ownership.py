@@ -194,7 +194,8 @@ class Ownership(ABC):
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
 
-        They come in any order, and reading them changes nothing: to get more, consume these first.
+        They come in any order, and reading them changes nothing: to get more, consume these first. It is a call of the
+        lane of the first shard; shards of other lanes may follow it.
 
         Without a poke, a store that knows that nothing was written since the last call may answer without looking.
         """
