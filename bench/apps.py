@@ -8,7 +8,6 @@ then the lateness of `rate` jobs per second in up to ten of the apps, as another
 """
 
 import asyncio
-import json
 import random
 import socket
 import statistics

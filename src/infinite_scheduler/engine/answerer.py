@@ -65,7 +65,7 @@ class RequestPoll:
 class Answerer:
     """Looks for requests to one lane, decides them in the store, then updates memory."""
 
-    def __init__(  # noqa: PLR0913 - a lane puts it together
+    def __init__(
         self,
         ownership: Ownership,
         owned_shards: OwnedShards,
@@ -101,21 +101,25 @@ class Answerer:
 
         Rules: answer_in_lane, requests_are_read_without_cursor, takeover_answers_requests_first.
         """
+        told = self._poked or self._has_new_shards()
+        if not told and self._poll.due_in_ms(self) > 0:
+            return False
         sound = [t for t in self._owned_shards.by_shard.values() if t.doubt is None]
         if not sound:
             return False
-        if self._poked or any(not t.requests_read for t in sound):
-            look = self._look(sound)
-        elif self._poll.due_in_ms(self) <= 0:
-            look = self._look_for_all([t.shard for t in sound])
-        else:
-            return False
         self._poked = False
         try:
-            return await look
+            return await (self._look(sound) if told else self._look_for_all([t.shard for t in sound]))
         except BaseException:
             self._poked = True
             raise
+
+    def _has_new_shards(self) -> bool:
+        return any(
+            not t.requests_read and t.doubt is None
+            for window in self._owned_shards.active()
+            for t in window.owned_shards.values()
+        )
 
     async def _look(self, sound: Sequence[OwnedShard]) -> bool:
         """Look for requests to this lane."""
@@ -191,5 +195,5 @@ class Answerer:
             if job.key not in stands:
                 owned_shards.put(job)
         for shard, position in answers.left:
-            owned_shards.by_shard[shard].leave_to_scan(position)
+            owned_shards.leave_to_scan(shard, position)
         owned_shards.lose(answers.lost)

@@ -12,6 +12,7 @@ import msgspec
 from infinite_scheduler.clock import Clock, wait
 from infinite_scheduler.engine.answerer import Answerer, RequestPoll
 from infinite_scheduler.engine.judge import describe
+from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.quarantine import LIFTED
 from infinite_scheduler.engine.settler import AT_MOST, Settler
@@ -45,7 +46,7 @@ class Lane:
     Rules: settle_in_lane, answer_in_lane.
     """
 
-    def __init__(  # noqa: PLR0917 - the engine puts it together
+    def __init__(
         self,
         ownership: Ownership,
         windows: Mapping[str, Window],
@@ -116,8 +117,7 @@ class Lane:
         for shard in shards:
             owned = self.owned_shards.by_shard.get(shard)
             if owned is not None:
-                owned.draining = True
-                owned.drain_until_ms = until_ms
+                self._windows[shard.app].drain(owned, until_ms)
         self._stir.set()
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
@@ -174,11 +174,14 @@ class Lane:
         """Time until the next step is due."""
         wall_ms = self._clock.wall_ms()
         waits = [self._answerer.due_in_ms(), self._sweep.due_in_ms()]
-        waits.extend(window.due_in_ms(wall_ms) for window in self._windows.values() if window.owned_shards)
+        waits.extend(window.due_in_ms(wall_ms) for window in self._windows.values())
         settle_in_ms = self.settler.due_in_ms()
         if settle_in_ms is not None:
             waits.append(settle_in_ms)
         return max(1, min(waits))
+
+    def _active_shards(self) -> Iterable[OwnedShard]:
+        return (t for window in self.owned_shards.active() for t in window.owned_shards.values())
 
     # Steps
 
@@ -224,7 +227,7 @@ class Lane:
 
         Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
         """
-        doubted = {shard: owned for shard, owned in self.owned_shards.by_shard.items() if owned.doubt is not None}
+        doubted = {t.shard: t for t in self._active_shards() if t.doubt is not None}
         if not doubted:
             return False
         owners = {shard: owned.owner for shard, owned in doubted.items()}
@@ -233,8 +236,7 @@ class Lane:
         why = next(iter(doubted.values())).doubt or ""
         for shard, owned in doubted.items():
             if shard in grants:
-                self._windows[shard.app].forget(owned)  # including what a step in progress has read since the doubt
-                owned.load(grants[shard])
+                self._windows[shard.app].reload(owned, grants[shard])
         self._tell(Reloaded(shards=list(grants), why=why))
         self.owned_shards.lose(doubted.keys() - grants.keys())
         self._answerer.poke()
@@ -245,7 +247,7 @@ class Lane:
 
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
-        draining = [t for t in self.owned_shards.by_shard.values() if t.draining and t.doubt is None]
+        draining = [t for t in self._active_shards() if t.draining and t.doubt is None]
         empty = [t for t in draining if not t.handed_over]
         late = [
             t
@@ -253,8 +255,7 @@ class Lane:
             if t.handed_over and t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()
         ]
         for owned in late:
-            owned.draining = False
-            self._windows[owned.shard.app].dispatcher.resume(owned)
+            self._windows[owned.shard.app].call_off_drain(owned)
         if late:
             self._tell(DrainCalledOff(shards=[t.shard for t in late]))
         if not empty:
@@ -270,7 +271,7 @@ class Lane:
 
     async def _scan(self) -> bool:
         """Read one page of one app; the apps take turns."""
-        windows = list(self._windows.values())
+        windows = self.owned_shards.active()
         self._turns += 1
         for i in range(len(windows)):
             window = windows[(self._turns + i) % len(windows)]
@@ -293,14 +294,13 @@ class Lane:
         Rule: line_moves_before_scan.
         """
         now_ms = self._clock.wall_ms()
-        steps = {app: window.next_steps(now_ms) for app, window in self._windows.items()}
+        steps = {app: some for app, window in self._windows.items() if (some := window.next_steps(now_ms))}
         every = [step for some in steps.values() for step in some]
         if not every:
             return False
         owners = {step.shard: step.owner for step in every}
         lost = await self.owned_shards.written(owners, self._ownership.advance(every))
         for app, some in steps.items():
-            if some:
-                self._windows[app].stepped(step for step in some if step.shard not in lost)
+            self._windows[app].stepped(step for step in some if step.shard not in lost)
         self.owned_shards.lose(lost)
         return True

@@ -70,7 +70,12 @@ class OwnedShard:
     @property
     def has_suspects(self) -> bool:
         """Are there jobs that may have ended the former owner's process, or may there be some left to scan?"""
-        return bool(self.quarantined) or self.unread_ms <= self.suspect_until_ms
+        return bool(self.quarantined) or (self.suspect_until_ms >= 0 and self.unread_ms <= self.suspect_until_ms)
+
+    @property
+    def quiet(self) -> bool:
+        """Is there nothing to do but to move its line and to answer requests?"""
+        return self.doubt is None and not self.draining and self.requests_read and self.scanned
 
     @property
     def end(self) -> bytes:

@@ -30,6 +30,10 @@ class OwnedShards:
         self._tell = tell
         self._marks = marks  # without them no job is suspected
 
+    def active(self) -> list[Window]:
+        """The windows with something to do besides moving lines and answering requests: of many apps, a few."""
+        return [window for window in self.windows.values() if not window.quiet]
+
     # Shards come and go
 
     def enter(self, grants: Sequence[Grant]) -> None:
@@ -71,8 +75,7 @@ class OwnedShards:
         for shard in shards:
             owned = self.by_shard.get(shard)
             if owned is not None:
-                owned.doubt = why
-                self.windows[shard.app].forget(owned)
+                self.windows[shard.app].doubt(owned, why)
 
     def sound(self, shard: Shard) -> bool:
         """Is it owned, without doubt?"""
@@ -104,6 +107,10 @@ class OwnedShards:
         owned = self.by_shard.get(Shard(job.app, job.shard))
         if owned is not None and job.due_ms < owned.line_ms:
             self.windows[job.app].put(job)
+
+    def leave_to_scan(self, shard: Shard, position: bytes) -> None:
+        """Add the job at this position to what is left to scan."""
+        self.windows[shard.app].leave_to_scan(self.by_shard[shard], position)
 
     def lower(self, low_ms: Mapping[Shard, int]) -> None:
         """Set low back, since something unsettled was written before it."""

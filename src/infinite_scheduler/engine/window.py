@@ -11,7 +11,7 @@ from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.model import Job, Priority, start_of
 from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.policy.priority import TURNS
-from infinite_scheduler.store.ownership import Page, Scan, Step
+from infinite_scheduler.store.ownership import Grant, Page, Scan, Step
 
 ROOM = 8 << 20
 """Bytes of payload that are read at a time: little compared to a node's memory, and worth a transaction."""
@@ -23,6 +23,8 @@ TYPICAL_BYTES = 1024
 
 SHARES = 8
 """Each lower priority keeps one of this many parts of the memory, however many jobs of higher ones wait."""
+
+NEVER_MS = 1 << 62
 
 OVERDUE_MS = 1000
 """A range that begins further in the past is a backlog: it is read once per priority, high first."""
@@ -48,14 +50,18 @@ class Window:
         self._backlog = False
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
+        self.quiet = False  # there is nothing to do but to answer requests and, at `_line_due_ms`, to move the line
+        self._line_due_ms = 0
 
     def enter(self, owned: OwnedShard) -> None:
         """Add a shard that is owned from now on."""
+        self.quiet = False
         self.owned_shards[owned.shard.number] = owned
         self.dispatcher.owned_shards[owned.shard.number] = owned
 
     def leave(self, owned: OwnedShard) -> None:
         """Forget everything about a shard that is not owned any more."""
+        self.quiet = False
         self.forget(owned)
         for job in owned.handed_over.values():
             self._budget.give(self.app, job.size)
@@ -76,6 +82,36 @@ class Window:
         owned.quarantined.clear()
         self.dispatcher.dropped(elsewhere)
 
+    # What happens to its shards
+
+    def doubt(self, owned: OwnedShard, why: str) -> None:
+        """Hand over and write nothing of a shard until the store has confirmed that it is owned."""
+        self.quiet = False
+        owned.doubt = why
+        self.forget(owned)
+
+    def reload(self, owned: OwnedShard, grant: Grant) -> None:
+        """Begin again with what the store says of a shard; what a step in progress has read since the doubt goes."""
+        self.quiet = False
+        self.forget(owned)
+        owned.load(grant)
+
+    def drain(self, owned: OwnedShard, until_ms: int | None) -> None:
+        """Hand over no more of a shard, so that it can be released."""
+        self.quiet = False
+        owned.draining = True
+        owned.drain_until_ms = until_ms
+
+    def call_off_drain(self, owned: OwnedShard) -> None:
+        """Hand over the jobs of a shard again."""
+        owned.draining = False
+        self.dispatcher.resume(owned)
+
+    def leave_to_scan(self, owned: OwnedShard, position: bytes) -> None:
+        """Add the job at this position to what is left to scan."""
+        self.quiet = False
+        owned.leave_to_scan(position)
+
     # Taking jobs in
 
     def put(self, job: Job) -> bool:
@@ -87,7 +123,7 @@ class Window:
         if owned is None:
             return True
         if not self._budget.take(self.app, job.size) and not self._displace_for(job):
-            owned.leave_to_scan(job.position)
+            self.leave_to_scan(owned, job.position)
             return False
         owned.held[job.key] = job
         self.dispatcher.receive(job, owned)
@@ -162,7 +198,7 @@ class Window:
             del owned.held[victim.key]
             owned.quarantined.pop(victim.key, None)
             self._budget.give(self.app, victim.size)
-            owned.leave_to_scan(victim.position)
+            self.leave_to_scan(owned, victim.position)
         return True
 
     def _share(self) -> int:
@@ -188,8 +224,7 @@ class Window:
     def _next_scan(self, now_ms: int) -> Scan | None:
         owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and t.requests_read and not t.scanned]
         if not owned_shards:
-            self._backlog = False
-            self._passed = [0] * len(Priority)
+            self._all_is_read()
             return None
         if min(min(t.cursors) for t in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
@@ -198,6 +233,10 @@ class Window:
         left = {p: some for p in Priority if (some := [t for t in owned_shards if t.cursors[p] < t.end])}
         first = next(iter(left))
         return self._scan_of_lower(left, now_ms) or self._scan(left[first], first)
+
+    def _all_is_read(self) -> None:
+        self._backlog = False
+        self._passed = [0] * len(Priority)
 
     def _scan_of_lower(self, left: Mapping[Priority, Sequence[OwnedShard]], now_ms: int) -> Scan | None:
         """A page of a priority whose overdue jobs were passed over for long: its share, even if there is no room."""
@@ -242,6 +281,7 @@ class Window:
 
     def unread(self, scan: Scan, start: bytes) -> None:
         """From here on the range of a scan is still to be read."""
+        self.quiet = False
         for owned in self._of(scan):
             for priority in _priorities(scan):
                 owned.cursors[priority] = min(owned.cursors[priority], start)
@@ -264,7 +304,7 @@ class Window:
         for job in jobs:
             owned = self._wanted_by(job)
             if owned is not None:
-                owned.leave_to_scan(job.position)
+                self.leave_to_scan(owned, job.position)
 
     def _of(self, scan: Scan) -> Iterable[OwnedShard]:
         return [t for number, t in self.owned_shards.items() if number in scan.shards and t.doubt is None]
@@ -273,17 +313,33 @@ class Window:
 
     def next_steps(self, now_ms: int) -> list[Step]:
         """The shards whose line should move, with their new low; often none."""
-        owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and not t.draining]
+        if self.quiet and now_ms < self._line_due_ms:
+            return []
         goal = now_ms + self._lookahead_ms
         steps = []
-        for t in owned_shards:
-            lead = t.line_ms - now_ms
-            if lead > self._least_lead_ms and (not t.scanned or goal - t.line_ms < self._step_ms):
+        for t in self.owned_shards.values():
+            if t.doubt is not None or t.draining or t.line_ms - now_ms > self._lead_of(t):
                 continue
             steps.append(
                 Step(shard=t.shard, owner=t.owner, line_ms=max(goal, t.line_ms), low_ms=self.low_of(t, now_ms))
             )
+        if not steps:
+            self._rest()
         return steps
+
+    def _rest(self) -> None:
+        """Note whether there is something to do before the line is due, and when that is."""
+        self.quiet = all(t.quiet for t in self.owned_shards.values())
+        if self.quiet:
+            self._all_is_read()
+        self._line_due_ms = min((t.line_ms - self._lead_of(t) for t in self._movable()), default=NEVER_MS)
+
+    def _lead_of(self, owned: OwnedShard) -> int:
+        """How far before the line its shard's line must move: later if there is still something to read before it."""
+        return self._lookahead_ms - self._step_ms if owned.scanned else self._least_lead_ms
+
+    def _movable(self) -> Iterable[OwnedShard]:
+        return (t for t in self.owned_shards.values() if t.doubt is None and not t.draining)
 
     def low_of(self, owned: OwnedShard, now_ms: int) -> int:
         return owned.safe_low(now_ms, self.dispatcher.oldest_waiting_ms())
@@ -293,6 +349,7 @@ class Window:
 
         Rule: scan_starts_at_remembered_line.
         """
+        self.quiet = False
         for step in steps:
             owned = self.owned_shards.get(step.shard.number)
             if owned is not None and owned.owner == step.owner:
@@ -304,12 +361,9 @@ class Window:
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long the line may stay where it is."""
-        spare = [
-            t.line_ms - now_ms - (self._lookahead_ms - self._step_ms if t.scanned else self._least_lead_ms)
-            for t in self.owned_shards.values()
-            if t.doubt is None and not t.draining
-        ]
-        return max(0, min(spare, default=self._longest_step_ms))
+        if not self.quiet:
+            self._rest()
+        return max(0, self._line_due_ms - now_ms)
 
 
 def _priorities(scan: Scan) -> Iterable[Priority]:
