@@ -617,8 +617,8 @@ class StatementsContract:
             tx.delete_marks([(shard, more), (shard, b"x" * 16)])
 
         await session.write(body)
-        assert await session.read(lambda tx: tx.read_marks(shard)) == {key: 30}
-        assert await session.read(lambda tx: tx.read_marks(other)) == {key: 5}
+        assert await session.read(lambda tx: tx.read_marks({shard, Shard(SMS, 3)})) == {shard: {key: 30}}
+        assert await session.read(lambda tx: tx.read_marks({shard, other})) == {shard: {key: 30}, other: {key: 5}}
 
     async def test_counts_add_up_over_days(self, session: Session) -> None:
         for now_ms in (NOW - 1, NOW, NOW + 1):

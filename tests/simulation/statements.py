@@ -85,6 +85,10 @@ class SimStatements(Statements):
         return {shard: row for shard, row in found.items() if row is not None}
 
     @reads
+    def ownership_version(self) -> object:
+        return [(row.shard, row.owner) for row in self.transaction.rows("shards").values()]
+
+    @reads
     def read_shards(self) -> Sequence[ShardInfo]:
         rows = self.transaction.rows("shards")
         return [rows[shard] for shard in sorted(rows)]
@@ -238,8 +242,12 @@ class SimStatements(Statements):
             yield from self.transaction.put("marks", (shard, key), size)
 
     @reads
-    def read_marks(self, shard: Shard) -> Mapping[bytes, int]:
-        return {key: size for (of, key), size in self.transaction.rows("marks").items() if of == shard}
+    def read_marks(self, shards: Collection[Shard]) -> Mapping[Shard, Mapping[bytes, int]]:
+        marks: dict[Shard, dict[bytes, int]] = {}
+        for (shard, key), size in self.transaction.rows("marks").items():
+            if shard in shards:
+                marks.setdefault(shard, {})[key] = size
+        return marks
 
     @writes
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> Work[None]:

@@ -42,7 +42,7 @@ FOUND_IN = {
     "left_to_scan_at_due_position": ("tight", 60),
     "every_shard_is_in_doubt": ("doubt", 100),
     "takeover_scans_from_low": ("moves", 20),
-    "takeover_checks_heartbeat_again": ("pauses", 80),
+    "takeover_checks_heartbeat_again": ("pauses", 400),
     "handed_over_is_too_late": ("calm", 20),
     "off_wheel_before_decision": ("calm", 10),
     "withdrawn_request_is_not_decided": ("restless", 25),

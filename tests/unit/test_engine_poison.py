@@ -340,8 +340,8 @@ async def die_hanging(world: EngineRig, times: int, **options: Any) -> None:
 async def marks(world: EngineRig) -> Counter[int]:
     """How many jobs of the app have which mark in the store."""
     session = world.database.session("marks")
-    found = [await session.read(lambda tx, n=n: tx.read_marks(Shard("mail", n))) for n in range(world.shards)]  # type: ignore[misc]
-    return Counter(size for some in found for size in some.values())
+    found = await session.read(lambda tx: tx.read_marks({Shard("mail", n) for n in range(world.shards)}))
+    return Counter(size for some in found.values() for size in some.values())
 
 
 async def alone(world: EngineRig, *names: str) -> list[Accepted]:

@@ -1,6 +1,7 @@
 """Which nodes are alive, and so which shards this one takes, keeps or gives up."""
 
 import asyncio
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -41,7 +42,7 @@ class ShardHolder(Protocol):
     """Have shards been claimed that are not held yet?"""
 
     def owners(self) -> Mapping[Shard, Owner]:
-        """The shards held, each with its owner and epoch."""
+        """The shards held, each with its owner and epoch; another mapping when a shard has come or gone."""
         ...
 
     def unsettled(self) -> Collection[Shard]:
@@ -109,6 +110,7 @@ class Membership:
         self._planner, self._heirs = Planner(), Planner()
         self._watch = Watch(node, clock, lease_ms=lease_ms, heartbeat_ms=heartbeat_ms)
         self._renewed_ms: int | None = None
+        self._settled: tuple[tuple[object, ...], object] | None = None  # what was known when there was nothing to do
         self._not_before_ms: dict[Shard, int] = {}  # when a drain may be retried, as long as the shard stays
         self._stir = asyncio.Event()
         self._asked = False  # an operator has asked this node to drain
@@ -151,7 +153,7 @@ class Membership:
         """Look at the cluster once, and act on it."""
         asked_ms = self._clock.steady_ms()
         renew = self._renewed_ms is None or asked_ms - self._renewed_ms >= self._heartbeat_ms
-        held = [dict(holder.owners()) for holder in self._holders]  # taken before the view, so never newer than it
+        held = [holder.owners() for holder in self._holders]  # taken before the view, so never newer than it
         self._lease.asked()
         view = await self._ownership.beat(
             renew=renew,
@@ -170,7 +172,7 @@ class Membership:
         self._heed(view)
         sound = [nonce for nonce, node in alive.items() if not node.clock_off]
         self.leads = not self._off and self._node.nonce == min(sound, default=None)
-        self._follow(view, alive, held)
+        self._follow_once(view, alive, held)
         self._alarm(view, alive)
 
     def _heed(self, view: View) -> None:
@@ -191,20 +193,38 @@ class Membership:
                 for holder in self._holders:
                     holder.drain(list(holder.owners()), for_ms=0)  # call off what cannot end at once
 
-    def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
+    def _follow_once(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> None:
+        """Follow the plan, unless all is as it was when there was nothing to do: the view of many shards is long."""
+        seen = (view.shards, *held)
+        before = self._settled
+        if before is not None and all(map(operator.is_, seen, before[0])) and before[1] == self._known(view, alive):
+            return
+        self._settled = (seen, self._known(view, alive)) if self._follow(view, alive, held) else None
+
+    def _known(self, view: View, alive: Mapping[str, NodeInfo]) -> object:
+        """What the plan depends on besides the shards."""
+        nodes = {nonce: (node.apps, self._gives_up(nonce, node)) for nonce, node in alive.items()}
+        watch = self._watch
+        return nodes, view.dead, watch.silent(), watch.new(), watch.unproven(view, alive), self._withdrawn, self.leaving
+
+    def _follow(self, view: View, alive: Mapping[str, NodeInfo], held: Sequence[Mapping[Shard, Owner]]) -> bool:
+        """Take and give up what the plan says. True: there was nothing to do, and nothing is under way."""
         shards = {info.shard: info for info in view.shards}
         goal = self._goal(view, alive)
         kept = {shard for holder in self._holders for shard in holder.owners()}
         self._not_before_ms = {s: ms for s, ms in self._not_before_ms.items() if s in kept}
+        settled = True
         for number, holder in enumerate(self._holders):
             mine = {s: info for s, info in shards.items() if s.number % len(self._holders) == number}
-            self._check(holder, mine, held[number])
+            settled &= not self._check(holder, mine, held[number])
             if self.leaving:
                 continue
-            self._give_up(holder, goal)
+            settled &= not self._give_up(holder, goal)
             claims = self._claims(holder, mine, goal, alive, view.dead)
+            settled &= not claims and not holder.taking
             if claims and not holder.taking:
                 holder.take(claims)
+        return settled
 
     def _goal(self, view: View, alive: Mapping[str, NodeInfo]) -> Goal:
         """Which node should own what. What a silent node leaves behind goes to nodes that can know that it is silent.
@@ -224,10 +244,11 @@ class Membership:
         left = [(i.shard.app, i.shard.number) for i in view.shards if i.owner.nonce in silent]
         return {**goal, **{key: heirs[key] for key in left if heirs[key] is not None}}
 
-    def _check(self, holder: ShardHolder, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> None:
+    def _check(self, holder: ShardHolder, shards: Mapping[Shard, ShardInfo], held: Mapping[Shard, Owner]) -> bool:
         """Check under the lock the shards that, according to the store, another node owns, before doing more with them.
 
         Shards come and go while the store is asked: what it says may be too old for a shard that was taken meanwhile.
+        Returns whether there are any.
         """
         strange = [
             s
@@ -236,20 +257,24 @@ class Membership:
         ]
         if strange:
             holder.doubt(strange, "the store names another owner")
+        return bool(strange)
 
-    def _give_up(self, holder: ShardHolder, goal: Goal) -> None:
-        """Drain what the plan gives to other nodes, or everything."""
+    def _give_up(self, holder: ShardHolder, goal: Goal) -> bool:
+        """Drain what the plan gives to other nodes, or everything. Returns whether there is anything to give up."""
         now_ms = self._clock.steady_ms()
-        held = [s for s in holder.owners() if self._off or self._not_before_ms.get(s, 0) <= now_ms]
+        at_home = {None, self._node.nonce}
+        leaving = [s for s in holder.owners() if self._withdrawn or goal.get((s.app, s.number)) not in at_home]
+        moving = [s for s in leaving if self._off or self._not_before_ms.get(s, 0) <= now_ms]
+        for_ms: int | None = DRAIN_MS
         if self._withdrawn:
-            moving, for_ms = held, None if self._off else self._drain_timeout_ms
-        else:
-            at_home = {None, self._node.nonce}
-            free = set(held).difference(holder.unsettled())  # what a crash left behind is resolved before a shard moves
-            moving, for_ms = [s for s in held if s in free and goal.get((s.app, s.number)) not in at_home], DRAIN_MS
+            for_ms = None if self._off else self._drain_timeout_ms
+        elif moving:
+            unsettled = holder.unsettled()  # what a crash left behind is resolved before a shard moves
+            moving = [s for s in moving if s not in unsettled]
         if moving:
             self._not_before_ms.update((s, now_ms + (for_ms or 0) + DRAIN_AGAIN_MS) for s in moving)
             holder.drain(moving, for_ms=for_ms)
+        return bool(leaving)
 
     def _claims(
         self,

@@ -6,6 +6,8 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -22,13 +24,17 @@ from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
-from infinite_scheduler.store.ownership import Claim, Ownership
+from infinite_scheduler.store.ownership import Claim, Ownership, Step
 
 SATURATED = 2 * AT_MOST
 """With this many outcomes to settle, the lane is behind."""
 
 BACK_OFF_MS = (50, 1000)
 """The first and the longest wait for a store that does not answer."""
+
+
+SHARDS_AT_ONCE = 256
+"""Shards that one step locks: a server has room for some thousands of locks, and others wait for them."""
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +82,8 @@ class Lane:
     # What others ask of the lane or tell it
 
     def owners(self) -> Mapping[Shard, Owner]:
-        """The shards held, each with its owner and epoch."""
-        return {shard: owned.owner for shard, owned in self.owned_shards.by_shard.items()}
+        """The shards held, each with its owner and epoch; the same mapping until a shard comes or goes."""
+        return self.owned_shards.owners()
 
     def unsettled(self) -> Collection[Shard]:
         """Shards with suspects about to be handed over: on another node that would take longer, in smaller windows."""
@@ -99,7 +105,10 @@ class Lane:
     def take(self, claims: Sequence[Claim]) -> None:
         """Own these shards, as far as possible, at the lane's next step; the call does not wait for it."""
         self.taking = True
-        self._commands.append((lambda: self._take(claims), None))
+        for start in range(0, len(claims), SHARDS_AT_ONCE):
+            some = claims[start : start + SHARDS_AT_ONCE]
+            self._commands.append((partial(self._take, some), None))
+        self._commands.append((self._all_taken, None))
         self._stir.set()
 
     async def mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
@@ -201,10 +210,10 @@ class Lane:
         return True
 
     async def _take(self, claims: Sequence[Claim]) -> None:
-        try:
-            self.owned_shards.enter(await self.owned_shards.written((), self._ownership.take(claims)))
-        finally:
-            self.taking = False
+        self.owned_shards.enter(await self.owned_shards.written((), self._ownership.take(claims)))
+
+    async def _all_taken(self) -> None:
+        self.taking = False
 
     async def _mark(self, jobs: Sequence[Job], size: int, marked: set[bytes]) -> None:
         owned_shards = self.owned_shards.by_shard
@@ -227,7 +236,7 @@ class Lane:
 
         Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
         """
-        doubted = {t.shard: t for t in self._active_shards() if t.doubt is not None}
+        doubted = dict(islice(((t.shard, t) for t in self._active_shards() if t.doubt is not None), SHARDS_AT_ONCE))
         if not doubted:
             return False
         owners = {shard: owned.owner for shard, owned in doubted.items()}
@@ -248,7 +257,7 @@ class Lane:
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
         draining = [t for t in self._active_shards() if t.draining and t.doubt is None]
-        empty = [t for t in draining if not t.handed_over]
+        empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]
         late = [
             t
             for t in draining
@@ -294,8 +303,14 @@ class Lane:
         Rule: line_moves_before_scan.
         """
         now_ms = self._clock.wall_ms()
-        steps = {app: some for app, window in self._windows.items() if (some := window.next_steps(now_ms))}
-        every = [step for some in steps.values() for step in some]
+        steps: dict[str, list[Step]] = {}
+        every: list[Step] = []
+        for app, window in self._windows.items():
+            if some := window.next_steps(now_ms):
+                steps[app] = some
+                every += some
+                if len(every) >= SHARDS_AT_ONCE:
+                    break
         if not every:
             return False
         owners = {step.shard: step.owner for step in every}

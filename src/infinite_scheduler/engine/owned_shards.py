@@ -24,6 +24,7 @@ class OwnedShards:
         self, windows: Mapping[str, Window], outage: StoreOutage, clock: Clock, tell: Observer, *, marks: bool
     ) -> None:
         self.by_shard: dict[Shard, OwnedShard] = {}
+        self._owners: Mapping[Shard, Owner] | None = None  # of each shard, until one comes or goes
         self.windows = windows
         self._outage = outage
         self._clock = clock
@@ -47,6 +48,7 @@ class OwnedShards:
                 self.leave(former)
             owned = OwnedShard(grant, suspect_until_ms=self._clock.wall_ms() if grant.unclean and self._marks else -1)
             self.by_shard[grant.shard] = owned
+            self._owners = None
             self.windows[grant.shard.app].enter(owned)
         if grants:
             unclean = sum(grant.unclean for grant in grants)
@@ -57,6 +59,13 @@ class OwnedShards:
         self.windows[owned.shard.app].leave(owned)
         if self.by_shard.get(owned.shard) is owned:
             del self.by_shard[owned.shard]
+            self._owners = None
+
+    def owners(self) -> Mapping[Shard, Owner]:
+        """The shards held, each with its owner and epoch; the same mapping until a shard comes or goes."""
+        if self._owners is None:
+            self._owners = {shard: owned.owner for shard, owned in self.by_shard.items()}
+        return self._owners
 
     def lose(self, shards: Collection[Shard]) -> None:
         """Other nodes own these shards now."""

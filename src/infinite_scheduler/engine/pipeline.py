@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
@@ -35,6 +37,11 @@ RESTS = ((75, 10), (16, 4))
 """When this many jobs are due at one check of the wheels, the next check is this many ms later: a batch costs less than
 single jobs, here, at the broker and in the store. The short pause begins at about 4,000 jobs per second, the long one
 stays from 7,500."""
+
+IDLE_APPS = 20
+"""So many apps without jobs may move their lines once per fetch interval; if there are more, each moves less often."""
+
+LONGEST_STEP_MS = 300_000
 
 BUSY_ROWS = 50_000
 """A round of maintenance that pruned this many rows has left more: the next round follows soon."""
@@ -103,8 +110,10 @@ class Engine:
             tell=tell,
         )
         self._alarm = asyncio.Event()
+        self._moments: list[tuple[int, str]] = []  # a heap: when the wheel of an app is to be looked at
+        self._noted: dict[str, int] = {}  # the earliest of them, by app
         for dispatcher in self.dispatchers.values():
-            dispatcher.sink, dispatcher.alarm = self._sink, self._alarm.set
+            dispatcher.sink, dispatcher.alarm = self._sink, partial(self._note, dispatcher)
             dispatcher.quarantine_job, dispatcher.release = self._quarantine.quarantine_job, self._quarantine.release
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -117,11 +126,17 @@ class Engine:
                 self._budget,
                 lookahead_ms=s.lookahead_ms,
                 fetch_interval_ms=s.fetch_interval_ms,
+                longest_step_ms=self._longest_step_ms(),
                 page=s.page,
             )
             for app, dispatcher in self.dispatchers.items()
         }
         return Lane(self._ownership, windows, poll, self._clock, s.lane, self._tell)
+
+    def _longest_step_ms(self) -> int:
+        """With many apps, the lines of those without jobs move in longer steps: each costs a write and a read."""
+        fetch_ms = self._settings.fetch_interval_ms
+        return max(fetch_ms, min(fetch_ms * len(self._apps) // IDLE_APPS, LONGEST_STEP_MS))
 
     # Life
 
@@ -194,22 +209,35 @@ class Engine:
     async def _turn_wheels(self) -> None:
         """One timer for all wheels: at each due moment the due jobs go to their dispatchers."""
         while True:
-            self._alarm.clear()
             now_ms = self._agreed_clock.now_ms()
             due = 0
-            for dispatcher in self.dispatchers.values():
-                next_ms = dispatcher.wheel.next_due_ms()
-                if next_ms is not None and next_ms <= now_ms:
-                    due += dispatcher.tick(now_ms)
+            while self._moments and self._moments[0][0] <= now_ms:
+                moment_ms, app = heappop(self._moments)
+                if self._noted.get(app) == moment_ms:
+                    del self._noted[app]
+                    due += self._tick(self.dispatchers[app], now_ms)
             rest_ms = next((ms for many, ms in RESTS if due >= many), 0)
             if rest_ms:
                 await sleep(self._clock, rest_ms)
                 continue
-            moments = [
-                ms for dispatcher in self.dispatchers.values() if (ms := dispatcher.wheel.next_due_ms()) is not None
-            ]
-            nap_ms = self._agreed_clock.wait_ms(min(moments)) if moments else LONGEST_NAP_MS
+            self._alarm.clear()
+            nap_ms = self._agreed_clock.wait_ms(self._moments[0][0]) if self._moments else LONGEST_NAP_MS
             await wait(self._clock, self._alarm, max(0, min(nap_ms, LONGEST_NAP_MS)))
+
+    def _tick(self, dispatcher: Dispatcher, now_ms: int) -> int:
+        try:
+            return dispatcher.tick(now_ms)
+        finally:
+            self._note(dispatcher)
+
+    def _note(self, dispatcher: Dispatcher) -> None:
+        """Look at the wheel of an app when its next job is due."""
+        due_ms = dispatcher.wheel.next_due_ms()
+        noted_ms = self._noted.get(dispatcher.app)
+        if due_ms is not None and (noted_ms is None or due_ms < noted_ms):
+            self._noted[dispatcher.app] = due_ms
+            heappush(self._moments, (due_ms, dispatcher.app))
+            self._alarm.set()
 
     def _sink(self, owned: OwnedShard, settlement: Settlement) -> None:
         self._lanes[owned.shard.number % len(self._lanes)].settler.add(owned, settlement)

@@ -34,14 +34,21 @@ class Window:
     """Moves the line of its shards forward, and reads in pages what the line has passed."""
 
     def __init__(
-        self, dispatcher: Dispatcher, budget: Budget, *, lookahead_ms: int, fetch_interval_ms: int, page: int
+        self,
+        dispatcher: Dispatcher,
+        budget: Budget,
+        *,
+        lookahead_ms: int,
+        fetch_interval_ms: int,
+        longest_step_ms: int,
+        page: int,
     ) -> None:
         self.dispatcher = dispatcher
         self.app = dispatcher.app
         self.owned_shards: dict[int, OwnedShard] = {}
         self._budget = budget
         self._lookahead_ms = lookahead_ms
-        self._longest_step_ms = fetch_interval_ms
+        self._longest_step_ms = longest_step_ms
         self._least_lead_ms = lookahead_ms - fetch_interval_ms
         self._page = page
         self._step_ms = min(1000, fetch_interval_ms)
@@ -125,6 +132,7 @@ class Window:
         if not self._budget.take(self.app, job.size) and not self._displace_for(job):
             self.leave_to_scan(owned, job.position)
             return False
+        self._found += 1
         owned.held[job.key] = job
         self.dispatcher.receive(job, owned)
         self._pass_over(job.priority, 1)
@@ -315,7 +323,7 @@ class Window:
         """The shards whose line should move, with their new low; often none."""
         if self.quiet and now_ms < self._line_due_ms:
             return []
-        goal = now_ms + self._lookahead_ms
+        goal = now_ms + max(self._lookahead_ms, self._least_lead_ms + self._step_ms)
         steps = []
         for t in self.owned_shards.values():
             if t.doubt is not None or t.draining or t.line_ms - now_ms > self._lead_of(t):
@@ -336,7 +344,7 @@ class Window:
 
     def _lead_of(self, owned: OwnedShard) -> int:
         """How far before the line its shard's line must move: later if there is still something to read before it."""
-        return self._lookahead_ms - self._step_ms if owned.scanned else self._least_lead_ms
+        return max(self._lookahead_ms - self._step_ms, self._least_lead_ms) if owned.scanned else self._least_lead_ms
 
     def _movable(self) -> Iterable[OwnedShard]:
         return (t for t in self.owned_shards.values() if t.doubt is None and not t.draining)

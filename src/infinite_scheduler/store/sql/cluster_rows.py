@@ -43,6 +43,12 @@ class ClusterRows(Rows):
         self._catalog.learn(version)
         return {info.shard: info for info in map(_shard, rows)}
 
+    def ownership_version(self) -> object:
+        """A take raises an epoch, a release leaves a shard without an owner; no epoch ever gets smaller."""
+        return self._select(
+            "SELECT COUNT(*), SUM(epoch), SUM(CASE WHEN owner_nonce = '' THEN 1 ELSE 0 END) FROM scheduler_shards"
+        )[0]
+
     def read_shards(self) -> Sequence[ShardInfo]:
         return [_shard(row) for row in self._select(f"{SHARDS} ORDER BY app, shard")]
 

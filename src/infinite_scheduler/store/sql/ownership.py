@@ -6,7 +6,7 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.cluster_state import NodeInfo, Sample, View
+from infinite_scheduler.store.cluster_state import NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.marks import Lifted, Marks
 from infinite_scheduler.store.ownership import (
     Answers,
@@ -24,6 +24,7 @@ from infinite_scheduler.store.ownership import (
 )
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.protocol import owner
+from infinite_scheduler.store.sql.request_rows import MANY_SHARDS
 from infinite_scheduler.store.sql.statements import Database, Session, Statements
 
 Decided = Callable[[Iterable[tuple[bytes, bool]]], None]
@@ -49,6 +50,8 @@ class SqlOwnership(Ownership, Marks):
         self._decided = decided
         self._beats = database.session("beat")
         self._sessions = [database.session(f"lane-{i}") for i in range(database.lanes)]
+        self._seen: tuple[ShardInfo, ...] = ()
+        self._seen_version: object = None
         self.mine: frozenset[Shard] = frozenset()
 
     def _lane(self, shards: Iterable[Shard]) -> Session:
@@ -76,13 +79,20 @@ class SqlOwnership(Ownership, Marks):
         def body(tx: Statements) -> View:
             if renew:
                 tx.write_node(node)
-            shards = tuple(tx.read_shards())  # before the nodes: the owner of a shard has been a node for longer
+            shards = self._shards(tx)  # before the nodes: the owner of a shard has been a node for longer
             nodes, apps = tuple(tx.read_nodes()), tuple(tx.read_apps())
             return View(shards=shards, nodes=nodes, apps=apps, clock=sample(tx, self._clock))
 
         self._node = node  # even if the answer is lost: every heartbeat must differ from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))
         return msgspec.structs.replace(view, dead=self._database.dead(view.nodes))
+
+    def _shards(self, tx: Statements) -> tuple[ShardInfo, ...]:
+        """All shards; of many, lines and lows may be older, as they are read only when an owner has changed."""
+        version = tx.ownership_version() if len(self._seen) >= MANY_SHARDS else None
+        if version is None or version != self._seen_version:
+            self._seen, self._seen_version = tuple(tx.read_shards()), version
+        return self._seen
 
     async def leave(self) -> None:
         await self._beats.write(lambda tx: tx.delete_node(self._node.nonce))

@@ -24,10 +24,15 @@ COUNTER: Final = ("process", "app", "day", "what", "n")
 
 KEY_BYTES: Final = 16
 
+APP_OF: Final = REQUEST.index("app")
+SHARD_OF: Final = REQUEST.index("shard")
 JOB_IDS: Final = REQUEST.index("job_ids")
 
 SMALL: Final = 64 * KEY_BYTES
 """The keys of a request are read with it up to this size: a page of small ones is cheap, one of large ones is not."""
+
+MANY_SHARDS: Final = 1000
+"""An owner of more reads whatever requests there are, usually none, instead of naming all of its shards."""
 
 ONCE: Final = "once-"
 """The prefix of process names whose counters are written once: they can be folded at any time."""
@@ -48,7 +53,12 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
     def read_requests(self, shards: Collection[Shard], limit: int) -> Sequence[Request]:
         """The keys of requests that name many jobs are left out until it is known how many requests are read."""
         columns = ", ".join(REQUEST).replace("job_ids", f"CASE WHEN LENGTH(job_ids) <= {SMALL} THEN job_ids END")
-        rows: list[Any] = []
+        if len(shards) > MANY_SHARDS:
+            rows = self._select(f"SELECT {columns}, LENGTH(job_ids) FROM scheduler_requests LIMIT {limit:d}")
+            if len(rows) < limit:
+                mine = [row for row in rows if Shard(row[APP_OF], row[SHARD_OF]) in shards]
+                return self._with_keys(_naming(mine, limit))
+        rows = []
         for numbers, apps in _alike(shards).items():
             some = padded(apps)
             text = (
@@ -134,8 +144,15 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
             [(shard.app, shard.number, key, size) for shard, key, size in marks],
         )
 
-    def read_marks(self, shard: Shard) -> Mapping[bytes, int]:
-        return dict(self._select("SELECT id, size FROM scheduler_marks WHERE app = ? AND shard = ?", shard))
+    def read_marks(self, shards: Collection[Shard]) -> Mapping[Shard, Mapping[bytes, int]]:
+        marks: dict[Shard, dict[bytes, int]] = {}
+        for chunk in in_chunks({shard.app for shard in shards}):
+            some = padded(chunk)
+            text = f"SELECT app, shard, id, size FROM scheduler_marks WHERE app IN ({placeholders(len(some))})"
+            for app, number, key, size in self._select(text, some):
+                if (shard := Shard(app, number)) in shards:
+                    marks.setdefault(shard, {})[key] = size
+        return marks
 
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None:
         self._delete_many(

@@ -66,6 +66,10 @@ class Statements(ABC):
         """Lock shard rows in order, until the end of the transaction, then read them; missing ones are left out."""
 
     @abstractmethod
+    def ownership_version(self) -> object:
+        """A value that changes whenever a shard has another owner, or there are other shards; cheaper than reading."""
+
+    @abstractmethod
     def read_shards(self) -> Sequence[ShardInfo]:
         """All shard rows, without a lock."""
 
@@ -154,7 +158,8 @@ class Statements(ABC):
         """Insert or replace the size of the window in which a job is about to be handed over."""
 
     @abstractmethod
-    def read_marks(self, shard: Shard) -> Mapping[bytes, int]: ...
+    def read_marks(self, shards: Collection[Shard]) -> Mapping[Shard, Mapping[bytes, int]]:
+        """The marks of these shards: key → size of the window; a shard without marks is left out."""
 
     @abstractmethod
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None: ...

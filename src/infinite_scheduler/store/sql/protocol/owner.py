@@ -53,7 +53,7 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
     """
     rows = tx.lock_shards({claim.shard for claim in claims}, exclusive=True)
     beats = {node.nonce: node.beat for node in tx.read_nodes()}
-    grants = []
+    taken = []
     for claim in claims:
         row = rows.get(claim.shard)
         if row is None or row.owner != claim.seen:
@@ -61,22 +61,25 @@ def take(tx: Statements, nonce: str, claims: Sequence[Claim]) -> Sequence[Grant]
         abandoned = row.released or row.owner.nonce == nonce or claim.dead
         if not abandoned and beats.get(row.owner.nonce) != claim.beat:
             continue  # its heartbeat has changed since, or it sent its first one
-        owner = Owner(nonce, row.owner.epoch + 1)
-        tx.write_shards([msgspec.structs.replace(row, owner=owner)])
-        grants.append(grant(tx, row, owner, unclean=not row.released))
-    return grants
+        taken.append(msgspec.structs.replace(row, owner=Owner(nonce, row.owner.epoch + 1)))
+    tx.write_shards(taken)
+    return grants(tx, taken, unclean={row.shard for row in taken if not rows[row.shard].released})
 
 
-def grant(tx: Statements, row: ShardInfo, owner: Owner, *, unclean: bool) -> Grant:
-    """A shard as its new or old owner gets it."""
-    return Grant(
-        shard=row.shard,
-        owner=owner,
-        line_ms=row.line_ms,
-        low_ms=row.low_ms,
-        unclean=unclean,
-        suspects=tx.read_marks(row.shard),
-    )
+def grants(tx: Statements, rows: Collection[ShardInfo], unclean: Collection[Shard] = ()) -> Sequence[Grant]:
+    """Shards as their new or old owner gets them."""
+    marks = tx.read_marks({row.shard for row in rows})
+    return [
+        Grant(
+            shard=row.shard,
+            owner=row.owner,
+            line_ms=row.line_ms,
+            low_ms=row.low_ms,
+            unclean=row.shard in unclean,
+            suspects=marks.get(row.shard, {}),
+        )
+        for row in rows
+    ]
 
 
 def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted: Lifted) -> None:
@@ -85,8 +88,7 @@ def release(tx: Statements, owners: Owners, low_ms: Mapping[Shard, int], lifted:
     Rules: release_locks_exclusively, release_puts_mark_back.
     """
     mine, _ = owned(tx, owners, exclusive=True)
-    for shard in mine:
-        lift_marks(tx, shard, (), lifted)
+    lift_marks(tx, mine, (), lifted)
     tx.write_shards(
         msgspec.structs.replace(row, owner=Owner(NO_OWNER, row.owner.epoch), low_ms=low_ms[shard])
         for shard, row in mine.items()
@@ -99,16 +101,19 @@ def reload(tx: Statements, owners: Owners, handed_over: Collection[bytes], lifte
     Rules: reload_waits_for_lock, reload_puts_mark_back.
     """
     mine, _ = owned(tx, owners, exclusive=True)
-    for shard in mine:
-        lift_marks(tx, shard, handed_over, lifted)
-    return [grant(tx, row, row.owner, unclean=False) for row in mine.values()]
+    lift_marks(tx, mine, handed_over, lifted)
+    return grants(tx, mine.values())
 
 
-def lift_marks(tx: Statements, shard: Shard, handed_over: Collection[bytes], lifted: Lifted) -> None:
+def lift_marks(tx: Statements, shards: Collection[Shard], handed_over: Collection[bytes], lifted: Lifted) -> None:
     """Weaken the marks of jobs that were not handed over after all: they must not be blamed for what others do."""
-    marks = tx.read_marks(shard)
     tx.write_marks(
-        [(shard, key, lifted[size]) for key, size in marks.items() if size in lifted and key not in handed_over]
+        [
+            (shard, key, lifted[size])
+            for shard, marks in tx.read_marks(shards).items()
+            for key, size in marks.items()
+            if size in lifted and key not in handed_over
+        ]
     )
 
 
