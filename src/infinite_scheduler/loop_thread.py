@@ -24,6 +24,7 @@ class LoopThread:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ending = False
         self._lock = threading.Lock()  # a call is given to the loop before the end, or refused
 
     @property
@@ -35,8 +36,13 @@ class LoopThread:
         if self._loop is None:  # only one is ever made: locks and events that are used again after an end belong to it
             self._loop = asyncio.new_event_loop()
             weakref.finalize(self, _close, self._loop)
-        self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
         self._thread.start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._ending:  # a handler may have stopped the loop
+            loop.run_forever()
 
     def end(self) -> None:
         """Cancel what is in progress, and end the thread."""
@@ -45,6 +51,7 @@ class LoopThread:
         if thread is None or self._loop is None:
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        self._ending = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         thread.join()
 

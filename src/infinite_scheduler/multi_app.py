@@ -1,6 +1,5 @@
 """Several apps behind one object for programs without an event loop: register handlers, start, schedule, stop."""
 
-import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -16,6 +15,7 @@ from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.model import Accepted, Priority
 from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.stop_signals import StopSignals, uncancelled
 from infinite_scheduler.store.scheme import BadPart
 
 if TYPE_CHECKING:
@@ -149,22 +149,21 @@ class MultiAppScheduler:
         with self._life:
             if self._thread.running:
                 try:
-                    self._clean = self._thread.run(self._scheduler.stop())
+                    self._clean = self._thread.run(uncancelled(self._scheduler.stop))
                 finally:
                     self._thread.end()
             return self._clean
 
     def run(self) -> bool:
-        """Start, run until SIGTERM or SIGINT, stop in good order, in the main thread. False: calls were abandoned."""
+        """Start, run until SIGTERM or SIGINT, stop in good order, in the main thread. False: calls were abandoned.
+
+        A second signal ends the process at once, like a crash.
+        """
         stop = threading.Event()
-        former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with StopSignals(stop.set):
             self.start_all()
             stop.wait()
             return self.stop_all()
-        finally:
-            for number, action in former.items():
-                signal.signal(number, action)
 
     def __enter__(self) -> Self:
         self.start_all()

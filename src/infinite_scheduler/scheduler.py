@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -21,6 +20,7 @@ from infinite_scheduler.engine.dispatcher import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
 from infinite_scheduler.errors import ConfigError, HandlerError, InvalidRequest
+from infinite_scheduler.forked import ForkGuard
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
@@ -31,6 +31,7 @@ from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
+from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import NodeInfo
@@ -69,6 +70,7 @@ class Scheduler(Client):
         self._tell = several([self.counters, LogWriter(), *observers])
         self._apps: dict[str, Registration] = {}
         self._engine: Engine | None = None
+        self._fork_guard: ForkGuard | None = None
         self._life = asyncio.Lock()  # a stop waits for a start in progress, so that it finds all that was created
         self._clean = True
         self._doors = Doors(self.settings.kafka)
@@ -216,6 +218,7 @@ class Scheduler(Client):
         if Ability.MARKS not in self.abilities:
             self._tell(MarksMissing(store=self.abilities.store))
         await self.open()
+        self._fork_guard = ForkGuard(asyncio.get_running_loop())
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}
             for name in sorted(self._apps, key=lambda name: name not in known):
@@ -240,6 +243,7 @@ class Scheduler(Client):
                 self._make_doors()
             await self._engine.start()
         except BaseException:
+            self._lift_fork_guard()
             if self._engine is not None:
                 self._engine = None
                 for registration in self._apps.values():
@@ -282,21 +286,27 @@ class Scheduler(Client):
             shut = await self._doors.stop((node.stop_timeout + node.heartbeat).total_seconds())
             self._clean = await self._engine.stop() and shut
             self._engine = None
+        self._lift_fork_guard()
         await self.close()
 
+    def _lift_fork_guard(self) -> None:
+        if self._fork_guard is not None:
+            self._fork_guard.lift()
+            self._fork_guard = None
+
     async def run(self) -> bool:
-        """Run until SIGTERM or SIGINT, then stop in good order. False: some of it had to be abandoned."""
+        """Run until SIGTERM or SIGINT, or until it is cancelled, then stop in good order.
+
+        False: some of it had to be abandoned. A second signal ends the process at once, like a crash.
+        """
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        try:
+        with StopSignals(setting(stop)):
             await self.start()
-            await stop.wait()
-            return await self.stop()
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            try:
+                await stop.wait()
+            finally:
+                clean = await uncancelled(self.stop)
+            return clean
 
     async def __aenter__(self) -> Self:
         await self.start()

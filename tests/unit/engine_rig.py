@@ -47,7 +47,7 @@ class Wire(Database):
     has_clock = False
     lanes = 1
 
-    def __init__(self, inner: Database, dead: set[str]) -> None:
+    def __init__(self, inner: Database, dead: set[str], presumed_dead: set[str]) -> None:
         self.away = False  # nothing gets through
         self.loses_answers = False  # everything gets through, and no answer comes back
         self.writes = 0
@@ -56,6 +56,7 @@ class Wire(Database):
         self.lanes_go_on.set()
         self._inner = inner
         self._dead = dead
+        self._presumed_dead = presumed_dead
 
     async def open(self) -> None:
         """The rig has opened it."""
@@ -72,6 +73,9 @@ class Wire(Database):
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         return frozenset(node.nonce for node in nodes if node.nonce in self._dead)
+
+    def presumed_dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        return frozenset(node.nonce for node in nodes if node.nonce in self._presumed_dead)
 
     def live(self, nonce: str) -> None:
         """The rig says who is dead."""
@@ -187,7 +191,7 @@ class EngineNode:
     def __init__(self, rig: "EngineRig", name: str, settings: EngineSettings) -> None:
         self.name = name
         self.nonce = f"{name}-{len(rig.nodes):04}"
-        self.wire = Wire(rig.database, rig.dead)
+        self.wire = Wire(rig.database, rig.dead, rig.presumed_dead)
         self.store = SqlStore(self.wire, rig.clock)
         self.told: list[events.Event] = []
         self.plans: list[AppPlan] = []
@@ -290,13 +294,14 @@ class EngineRig:
         self.pump = Pump(self.clock, patience_s)
         self.database = empty_database()
         self.dead: set[str] = set()
+        self.presumed_dead: set[str] = set()
         self.nodes: list[EngineNode] = []
         self.deliveries: list[Delivery] = []
         self.early: list[str] = []
         self.alarms_expected: tuple[type[events.Event], ...] = ()
         self.shards = shards
         self.settings = EngineSettings(**settings)
-        self.client = SqlStore(Wire(self.database, self.dead), self.clock)
+        self.client = SqlStore(Wire(self.database, self.dead, self.presumed_dead), self.clock)
 
     def node(self, name: str = "n1", **settings: Any) -> EngineNode:
         node = EngineNode(self, name, msgspec.structs.replace(self.settings, **settings))

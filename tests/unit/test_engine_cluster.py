@@ -171,6 +171,33 @@ async def test_a_death_that_is_proven_is_healed_at_once() -> None:
         assert shares(second) == [4]
 
 
+async def test_a_death_that_is_presumed_is_healed_when_two_heartbeats_are_missing() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app().start()
+        second = await world.node("n2").app().start()
+        await world.advance(10_000)
+        await first.crash(proven=False)
+        world.presumed_dead.add(first.nonce)
+        await world.advance(1900)
+        assert shares(second) == [2]
+        await world.advance(2700)  # two heartbeats and a look after its last one
+        assert shares(second) == [4]
+
+
+async def test_a_node_that_is_presumed_dead_keeps_its_shards_as_long_as_its_heart_beats() -> None:
+    async with rig(shards=4) as world:
+        first = await world.node("n1").app(function=slow(world)).start()  # type: ignore[arg-type]
+        second = await world.node("n2").app(function=slow(world)).start()  # type: ignore[arg-type]
+        await world.advance(10_000)
+        world.presumed_dead |= {first.nonce, second.nonce}
+        accepted = await stream(world, 10_000)
+        await world.advance(5000)
+        assert shares(first, second) == [2, 2]
+        assert not first.told_of(events.ShardsLost)
+        assert not second.told_of(events.ShardsLost)
+        await once(world, accepted)
+
+
 async def test_a_silent_node_is_replaced_after_its_lease_and_not_before() -> None:
     async with rig(shards=4) as world:
         first = await world.node("n1").app().start()

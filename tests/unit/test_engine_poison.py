@@ -12,7 +12,7 @@ from infinite_scheduler.engine.quarantine import ALONE, FEW, LONGEST_SHUT_MS, MA
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Shard, Status
 from infinite_scheduler.observe import events
-from tests.unit.engine_rig import EngineNode, EngineRig, rig
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
 
 POISON = "poison"
 
@@ -312,6 +312,31 @@ async def test_a_suspect_that_never_got_to_fire_is_not_charged() -> None:
         await world.node("last").app().start()
         await world.advance(10_000)
         assert (await world.record(accepted)).status is Status.DONE
+
+
+class CancelsOnce(list[events.Event]):
+    """Cancels a job that is handed over alone before its task has begun, as a handler of another app could."""
+
+    cancelled = 0
+
+    def append(self, event: events.Event) -> None:
+        super().append(event)
+        if isinstance(event, events.SuspectsFound) and event.batch == ALONE and not self.cancelled:
+            self.cancelled = sum(task.cancel() for task in asyncio.all_tasks() if task.get_name() == APP)
+
+
+async def test_a_suspect_whose_task_is_cancelled_before_its_first_step_is_handed_over_alone_again() -> None:
+    async with rig() as world:
+        accepted = await suspect(world, 3)
+        before = len(world.deliveries)
+        node = world.node("last").app()
+        node.told = told = CancelsOnce()
+        await node.start()
+        await world.advance(10_000)
+        assert told.cancelled == 1
+        assert [e.batch for e in node.told_of(events.SuspectsFound)] == [ALONE] * 2
+        assert (await world.record(accepted)).status is Status.DONE
+        assert len(world.deliveries) == before + 1
 
 
 async def hang(job: Job) -> None:

@@ -103,6 +103,15 @@ async def test_calls_at_the_same_time_share_one_commit(gate: Gate) -> None:
     assert gate.store.adds == [[str(i) for i in range(100)]]
 
 
+async def test_calls_go_on_after_the_commit_of_one_was_cancelled_before_it_began(gate: Gate) -> None:
+    first = gate.call("a")
+    while gate.intake._task is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert gate.intake._task.cancel()
+    await asyncio.wait([gate.intake._task])
+    assert await ended(first, gate.call("b")) == [[Accepted(b"a", 0)], [Accepted(b"b", 0)]]
+
+
 async def test_calls_that_come_during_a_commit_share_the_next(gate: Gate) -> None:
     first = await gate.hold()
     others = [gate.call(name) for name in "abc"]

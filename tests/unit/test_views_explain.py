@@ -163,6 +163,9 @@ def test_a_node_is_judged_by_its_signs_of_life() -> None:
     assert node_state(msgspec.structs.replace(NODE, draining=True), view, NOW, LEASE) is NodeState.LEAVING
     assert node_state(msgspec.structs.replace(NODE, beat_ms=NOW - LEASE - 1), view, NOW, LEASE) is NodeState.SILENT
     assert node_state(msgspec.structs.replace(NODE, nonce="n2"), view, NOW, LEASE) is NodeState.DEAD
+    view = msgspec.structs.replace(view, presumed_dead=frozenset([NODE.nonce]))
+    assert node_state(NODE, view, NOW, LEASE) is NodeState.ALIVE
+    assert node_state(msgspec.structs.replace(NODE, beat_ms=NOW - LEASE - 1), view, NOW, LEASE) is NodeState.DEAD
 
 
 def row(**fields: object) -> NodeInfo:

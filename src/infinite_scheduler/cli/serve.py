@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import os
-import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -16,9 +16,13 @@ from infinite_scheduler.config import Settings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import configure_logging
 from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
 from infinite_scheduler.store import shown_url
 
 logger = logging.getLogger(__name__)
+
+LAST_S = 1.0
+"""How long tasks that handlers have left behind may take to end, after the node has."""
 
 
 def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
@@ -32,22 +36,38 @@ def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
             "and pass the file with --config"
         )
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)
-    return asyncio.run(_serve(Scheduler(settings=settings), settings, as_json=options.as_json))
+    return _run_to_the_end(_serve(Scheduler(settings=settings), settings, as_json=options.as_json))
+
+
+def _run_to_the_end(main: Coroutine[Any, Any, int]) -> int:
+    """Run in an event loop: go on if a handler stops it, and wait for no task that refuses to end."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main)
+    try:
+        while not task.done():
+            with suppress(
+                RuntimeError
+            ):  # "Event loop stopped before Future completed"; an error of main is in the task
+                loop.run_until_complete(task)
+        if left := asyncio.all_tasks(loop):
+            for other in left:
+                other.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=LAST_S))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return task.result()
+    finally:
+        loop.close()
 
 
 async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> int:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    StopSignals(setting(stop)).__enter__()  # until the process has ended, which may have to wait for threads
     await scheduler.start()
     _print_start(scheduler, as_json=as_json)
-    await stop.wait()
-    # A second Ctrl-C ends the process like a crash: a normal exit would report jobs in flight as failed.
-    loop.add_signal_handler(signal.SIGINT, os._exit, 130)
+    await uncancelled(stop.wait)
     seconds = settings.node.stop_timeout.total_seconds()
-    logger.info("Stopping: jobs in flight have up to %g s to end; a second Ctrl-C ends the node at once.", seconds)
-    return 0 if await scheduler.stop() else 1
+    logger.info("Stopping: jobs in flight have up to %g s to end; a second signal ends the node at once.", seconds)
+    return 0 if await uncancelled(scheduler.stop) else 1
 
 
 def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:

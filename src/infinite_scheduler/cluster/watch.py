@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.store.cluster_state import NodeInfo, View
 
+SIGNS = 2
+"""Heartbeats that must be missing before a process that seems to have ended counts as dead."""
+
 
 @dataclass(slots=True)
 class _Life:
@@ -52,11 +55,15 @@ class Watch:
         self._looked_ms = now_ms
         self._lives = {node.nonce: self._seen(node, now_ms) for node in view.nodes}
         for nonce, life in self._lives.items():
-            over = nonce in view.dead or now_ms - life.since_ms >= self._lease_ms
+            over = nonce in view.dead or now_ms - life.since_ms >= self._patience_ms(nonce in view.presumed_dead)
             life.silent = over and nonce != self._own.nonce
         alive = {node.nonce: node for node in view.nodes if not self._lives[node.nonce].silent}
         alive.setdefault(self._own.nonce, self._own)
         return alive
+
+    def _patience_ms(self, presumed_dead: bool) -> int:
+        """How long a heartbeat may stay the same: two that are missing suffice if the process seems to have ended."""
+        return min(SIGNS * self._heartbeat_ms, self._lease_ms) if presumed_dead else self._lease_ms
 
     def _seen(self, node: NodeInfo, now_ms: int) -> _Life:
         life = self._lives.get(node.nonce)

@@ -78,6 +78,7 @@ class Dispatcher:
         self._free = plan.concurrency
         self._begun = 0
         self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
+        self._not_begun: dict[int, tuple[Sequence[Job], bool]] = {}  # their jobs, until their first step
         self._stirred = False
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
@@ -170,6 +171,8 @@ class Dispatcher:
     def fill(self) -> None:
         """Hand over ready jobs, as far as the concurrency allows."""
         self._stirred = False
+        if self._not_begun:
+            self._recall()
         lateness: list[int] = []
         while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
             now_ms = self._gate.now_ms()
@@ -224,12 +227,13 @@ class Dispatcher:
         owned = self.owned_shards[job.shard]
         if not self._expire(job, owned, now_ms):
             self._launch(job, owned, now_ms)
-            self._start([job])
+            self._start([job], alone=True)
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
-    def _start(self, batch: Sequence[Job]) -> None:
+    def _start(self, batch: Sequence[Job], *, alone: bool = False) -> None:
         self._free -= 1
         number = self._begun = self._begun + 1
+        self._not_begun[number] = batch, alone
         self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
 
     def _launch(self, job: Job, owned: OwnedShard, now_ms: int) -> None:
@@ -243,6 +247,7 @@ class Dispatcher:
         self.flights[key] = Flight(job, owned, now_ms, marked)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
+        del self._not_begun[number]
         try:
             if self._still_may(batch):
                 await self._plan.handler.handle(batch, self.report)
@@ -255,9 +260,24 @@ class Dispatcher:
                 if job.key in self.flights:
                     self.report(job, RuntimeError("the handler ended without reporting this job"))
         finally:
-            self._free += 1
-            del self._calls[number]
-            self.stir()
+            self._end_call(number)
+
+    def _end_call(self, number: int) -> None:
+        self._free += 1
+        del self._calls[number]
+        self.stir()
+
+    def _recall(self) -> None:
+        """Hand over again what a task was to hand over that was cancelled before its first step: no code of it has run.
+
+        A handler that cancels all tasks does that. A job that was to be alone is left to the quarantine.
+        """
+        for number in [number for number in self._not_begun if self._calls[number].done()]:
+            batch, alone = self._not_begun.pop(number)
+            self._end_call(number)
+            for job in batch:
+                if self._undo(job) is not None and not alone:
+                    self.queue(job)
 
     def _still_may(self, batch: Sequence[Job]) -> bool:
         """Check the gate again, since other tasks may have run; no handler was called yet, jobs can be taken back.
@@ -289,12 +309,22 @@ class Dispatcher:
 
     def _take_back(self, job: Job) -> None:
         """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
-        flight = self.flights.pop(job.key)
-        if flight.owned.handed_over.pop(job.key, None) is not None:
-            flight.owned.held[job.key] = job
-            flight.owned.parked.append(job)
-            if flight.marked:
-                flight.owned.quarantined[job.key] = job
+        owned = self._undo(job)
+        if owned is not None:
+            owned.parked.append(job)
+
+    def _undo(self, job: Job) -> OwnedShard | None:
+        """Hold a job that was not handed over after all. Returns the shard, if it is still to be settled there."""
+        flight = self.flights.get(job.key)
+        if flight is None or flight.job is not job:
+            return None
+        del self.flights[job.key]
+        if flight.owned.handed_over.pop(job.key, None) is None:
+            return None
+        flight.owned.held[job.key] = job
+        if flight.marked:
+            flight.owned.quarantined[job.key] = job
+        return flight.owned
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
         """Take the end of a delivery; a second report of the same one is ignored."""
@@ -348,6 +378,7 @@ class Dispatcher:
         self._interrupting = True
         for call in self._calls.values():
             call.cancel()
+        self.stir()
         return running
 
 

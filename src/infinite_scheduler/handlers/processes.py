@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from infinite_scheduler import forked
 from infinite_scheduler.errors import Unavailable, WorkerDied
 from infinite_scheduler.handlers.answer_codec import pack, unpack
 from infinite_scheduler.handlers.answers import Answer, as_error, read_answer, read_answers
@@ -241,7 +242,11 @@ def _serve(connection: Connection, name: str, batched: bool, settings: LogConfig
         while True:
             jobs = _jobs_decoder.decode(connection.recv_bytes())
             connection.send_bytes(_BEGUN)
-            connection.send_bytes(pack(_call(function, jobs, batched=batched)))
+            depth = forked.depth
+            answers = _call(function, jobs, batched=batched)
+            if forked.depth != depth:
+                forked.end()
+            connection.send_bytes(pack(answers))
     except (EOFError, OSError):  # the node is gone
         return
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from infinite_scheduler import forked
 from infinite_scheduler.clock import Clock, SystemClock
 from infinite_scheduler.errors import HandlerError, HandlerTimeout, WorkerDied
 from infinite_scheduler.handlers.answers import DONE, as_error, read_answer, read_answers
@@ -110,6 +111,7 @@ class PythonHandler(Handler):
                 current_job.set(job)
                 await self._hand_over(job, (job,), report)
         else:  # the common case, written out: the general one adds a third to the cost of a job
+            depth = forked.depth
             for job in jobs:
                 current_job.set(job)
                 try:
@@ -118,6 +120,8 @@ class PythonHandler(Handler):
                     if _is_stop(raised):
                         raise
                     value = as_error(raised)
+                if forked.depth != depth:
+                    forked.end()
                 report(job, DONE if value is None else read_answer(value))
 
     def unfinished(self) -> Sequence[Job]:
@@ -137,6 +141,7 @@ class PythonHandler(Handler):
         if self._deadlines is not None:
             call = _Call(jobs, report, self._timeout_ms, asyncio.current_task())
             self._deadlines.begin(call)
+        depth = forked.depth
         try:
             value = await function(argument)
         except BaseException as raised:
@@ -144,6 +149,8 @@ class PythonHandler(Handler):
                 raise
             value = self._raised(raised, len(jobs))
         finally:
+            if forked.depth != depth:
+                forked.end()
             if self._deadlines is not None and call is not None:
                 self._deadlines.end(call)
         if call is not None and call.expired:

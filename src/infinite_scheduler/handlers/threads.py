@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from infinite_scheduler import forked
 from infinite_scheduler.model import Job
 
 
@@ -38,10 +39,13 @@ class Work:
         """Call the function, unless the work was given up before."""
         if not self._claim():
             return
+        depth = forked.depth
         try:
             self.value = self._context.run(self._function)
         except BaseException as error:  # noqa: BLE001 - an exit in a handler's thread is an error of its job
             self.error = error
+        if forked.depth != depth:
+            forked.end()
         self._returned = True
 
     def give_up(self) -> None:

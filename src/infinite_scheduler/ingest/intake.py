@@ -39,7 +39,7 @@ class Intake:
             return ()
         call = Call(specs, asyncio.get_running_loop().create_future())
         self._calls.append(call)
-        if self._task is None:
+        if self._task is None or self._task.done():  # done: it was cancelled before its first step
             self._task = asyncio.create_task(self._run(), name="intake")
         return await call.answer
 

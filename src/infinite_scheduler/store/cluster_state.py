@@ -61,4 +61,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[ShardInfo, ...]
     apps: tuple[AppInfo, ...]
     dead: frozenset[str] = frozenset()  # nonces of processes that are proven to have ended
+    presumed_dead: frozenset[str] = frozenset()  # those that have ended as it seems, unless their heartbeats go on
     clock: Sample | None = None  # None: the store has no clock of its own

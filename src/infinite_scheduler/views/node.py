@@ -87,7 +87,7 @@ def node_state(node: NodeInfo, view: View, now_ms: int, lease_ms: int) -> NodeSt
     if node.nonce in view.dead:
         return NodeState.DEAD
     if silence_ms(node, view, now_ms) > lease_ms:
-        return NodeState.SILENT
+        return NodeState.DEAD if node.nonce in view.presumed_dead else NodeState.SILENT
     if node.clock_off:
         return NodeState.CLOCK_OFF
     if node.drain_asked:

@@ -1,5 +1,6 @@
 """Several processes on one file of SQLite, and how they prove that they live."""
 
+import fcntl
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from infinite_scheduler.model import DAY_MS, Owner, Shard
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.sql.sqlite import file_lock
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.statements import Session
@@ -103,6 +105,21 @@ asyncio.run(main())
         assert keys_of(found) == [kept]
         await database.close()
 
+    async def test_a_forked_child_does_not_keep_its_parents_turn(
+        self, path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+from infinite_scheduler.store.sql.sqlite.turns import Turns
+with Turns(Path(path)):
+    child = os.fork()
+    if child == 0:
+        sys.stdin.read(); os._exit(0)
+print("ready", flush=True); sys.stdin.readline()
+"""
+        said(start(code, path))
+        with path.open() as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 class TestLife:
     """A lock on a file proves that a process lives; a free one that it is dead."""
@@ -141,6 +158,57 @@ print("ready", flush=True); sys.stdin.readline()
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert database.dead(nodes) == {"other"}
+
+    async def test_a_forked_child_has_none_of_its_parents_locks_and_gives_none_up(
+        self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+from infinite_scheduler.store.sql.sqlite import liveness
+database = SqliteDatabase(path)
+database.live("other")
+child = os.fork()
+if child == 0:
+    mine = dict(liveness._held)
+    liveness.LockFolder(Path(f"{path}-nodes")).drop("other")
+    os._exit(len(mine))
+_, status = os.waitpid(child, 0)
+print(status, flush=True); sys.stdin.readline()
+"""
+        assert said(start(code, path)) == "0"
+        assert lock_files(path) == {"other.lock"}
+        assert database.dead(nodes) == frozenset()
+
+    async def test_a_node_is_not_dead_because_it_has_read_its_lock_file(
+        self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+SqliteDatabase(path).live("other")
+Path(f"{path}-nodes", "other.lock").read_bytes()
+print("ready", flush=True); sys.stdin.readline()
+"""
+        process = start(code, path)
+        said(process)
+        assert database.dead(nodes) == frozenset()
+        process.kill()
+        process.wait()
+        assert database.dead(nodes) == {"other"}
+
+    async def test_without_ofd_locks_a_free_lock_is_a_presumption_and_no_proof(
+        self,
+        database: SqliteDatabase,
+        nodes: list[NodeInfo],
+        path: Path,
+        start: Callable[..., subprocess.Popen[str]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(file_lock, "OFD", False)
+        process = start(self.CODE, path)
+        said(process)
+        assert database.presumed_dead(nodes) == frozenset()
+        process.kill()
+        process.wait()
+        assert database.dead(nodes) == frozenset()
+        assert database.presumed_dead(nodes) == {"other"}
 
     async def test_a_node_of_this_process_is_never_dead(
         self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path, start: Callable[..., subprocess.Popen[str]]

@@ -54,7 +54,7 @@ class ChangeRequests:
         )
         self._new.append(pending)
         self._stir.set()
-        if self._task is None:
+        if self._task is None or self._task.done():  # done: it was cancelled before its first step
             self._task = asyncio.create_task(self._run(), name="change requests")
         return await pending.answer
 

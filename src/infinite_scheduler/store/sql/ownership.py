@@ -37,6 +37,12 @@ def sample(tx: Statements, clock: Clock) -> Sample | None:
     return None if store_ms is None else Sample(store_ms=store_ms, asked_us=asked_us, answered_us=clock.steady_us())
 
 
+def with_dead(view: View, database: Database) -> View:
+    """The view, with what the database knows of processes that have ended."""
+    dead, presumed = database.dead(view.nodes), database.presumed_dead(view.nodes)
+    return msgspec.structs.replace(view, dead=dead, presumed_dead=presumed)
+
+
 class SqlOwnership(Ownership, Marks):
     """What one node does to its shards in a SQL database."""
 
@@ -85,7 +91,7 @@ class SqlOwnership(Ownership, Marks):
 
         self._node = node  # even if the answer is lost: every heartbeat must differ from the one before
         view = await (self._beats.write(body) if renew else self._beats.read(body))
-        return msgspec.structs.replace(view, dead=self._database.dead(view.nodes))
+        return with_dead(view, self._database)
 
     def _shards(self, tx: Statements) -> tuple[ShardInfo, ...]:
         """All shards; of many, lines and lows may be older, as they are read only when an owner has changed."""

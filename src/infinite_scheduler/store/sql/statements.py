@@ -310,6 +310,11 @@ class Database(ABC):
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         """The nonces among these whose processes are proven to have ended."""
 
+    def presumed_dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        """Those whose processes have ended as it seems, unless their heartbeats go on."""
+        del nodes
+        return frozenset()
+
     @abstractmethod
     def live(self, nonce: str) -> None:
         """Begin to prove that the process with this nonce is alive, for as long as it is."""

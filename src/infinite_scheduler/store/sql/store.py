@@ -40,7 +40,7 @@ from infinite_scheduler.store.sql.existing_tables import ExistingTables
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
-from infinite_scheduler.store.sql.ownership import SqlOwnership, sample
+from infinite_scheduler.store.sql.ownership import SqlOwnership, sample, with_dead
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
 from infinite_scheduler.store.sql.rows import MAX_SHARDS
@@ -249,15 +249,13 @@ class SqlStore(Store):
 
     async def survey(self) -> Survey:
         def body(tx: Statements) -> Survey:
-            nodes = tuple(tx.read_nodes())
             view = View(
-                nodes=nodes,
+                nodes=tuple(tx.read_nodes()),
                 shards=tuple(tx.read_shards()),
                 apps=tuple(tx.read_apps()),
-                dead=self._database.dead(nodes),
                 clock=sample(tx, self._clock),
             )
-            return Survey(view=view, counts=tx.read_counts())
+            return Survey(view=with_dead(view, self._database), counts=tx.read_counts())
 
         return await self._reader.read(body)
 

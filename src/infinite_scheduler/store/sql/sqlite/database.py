@@ -160,6 +160,12 @@ class SqliteDatabase(Database):
                 self._locks.sweep(await maintainer.nonces())
 
     def dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        return self._unlocked(nodes) if self._locks and self._locks.lasting else frozenset()
+
+    def presumed_dead(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+        return self._unlocked(nodes) if self._locks and not self._locks.lasting else frozenset()
+
+    def _unlocked(self, nodes: Sequence[NodeInfo]) -> frozenset[str]:
         return self._locks.free(node.nonce for node in nodes) if self._locks else frozenset()
 
     def live(self, nonce: str) -> None:

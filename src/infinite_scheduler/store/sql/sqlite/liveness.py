@@ -1,25 +1,36 @@
 """Proof that a process is alive: it holds a lock on a file named after its nonce for as long as it is."""
 
-import fcntl
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from infinite_scheduler.store.sql.sqlite import file_lock
 
 SUFFIX: Final = ".lock"
 
 _held: dict[Path, int] = {}
-"""The lock files of this process. POSIX locks belong to a process, not to a file handle: a test of one's own lock would
-say "free", and closing the handle of the test would release it. A forked child does not have its parent's locks."""
+"""The lock files of this process, with their handles. They are not opened to be tested: without OFD locks, closing the
+handle of the test would release the lock."""
 
-os.register_at_fork(after_in_child=_held.clear)
+
+def _let_go() -> None:
+    """Close a forked child's copies of the handles: the locks stay with the parent, and end with it."""
+    for handle in _held.values():
+        with suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class LockFolder:
     """The lock files of all processes that use one database.
 
-    POSIX record locks and not flock: a flock lock survives in children that were forked for a process pool, so that the
-    death of their parent would go unnoticed.
+    A child that has a copy of a handle after all, because it was not forked by Python, keeps the lock for as long as it
+    lives: then the death of its parent shows when its lease ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +48,7 @@ class LockFolder:
         self.make()
         unready = path.with_suffix(".new")
         handle = os.open(unready, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file_lock.lock(handle)
         unready.rename(path)  # so that a visible lock file is already locked
         _held[path] = handle
 
@@ -48,6 +59,11 @@ class LockFolder:
         if handle is not None:
             path.unlink(missing_ok=True)
             os.close(handle)
+
+    @property
+    def lasting(self) -> bool:
+        """Does a process keep its locks for as long as it lives, whatever it does to the files?"""
+        return file_lock.OFD
 
     def free(self, nonces: Iterable[str]) -> frozenset[str]:
         """Those whose lock is free. A missing file proves nothing: it may have been deleted by hand."""
@@ -67,11 +83,9 @@ class LockFolder:
         except OSError:
             return False
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not file_lock.is_locked(handle)
         except OSError:
             return False
-        else:
-            return True
         finally:
             os.close(handle)
 

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 COURTESY_S: Final = 0.1
 """How long a process waits for its turn: one that was stopped during its own must not block the others."""
@@ -22,9 +23,10 @@ class Turns:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle: int | None = None
+        _all.add(self)
 
     def __enter__(self) -> None:
-        # Opened again each time: a handle that is kept would be shared with forked children, and with it the lock.
+        # Opened again each time: a handle that is kept would be shared with children, and with it the lock.
         with suppress(OSError):  # without the file there are no turns, which does no harm
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             began = time.monotonic()
@@ -32,9 +34,22 @@ class Turns:
                 pause()
 
     def __exit__(self, *_: object) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+_all: WeakSet[Turns] = WeakSet()
+
+
+def _let_go() -> None:
+    """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
+    for turns in list(_all):
+        with suppress(OSError):
+            turns.__exit__()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def pause() -> None:

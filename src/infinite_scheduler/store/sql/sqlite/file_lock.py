@@ -1,0 +1,65 @@
+"""A lock on a whole file that the system releases when its process ends, however it ends.
+
+A POSIX record lock belongs to a process and a file: the process loses it when it closes *any* handle of that file, as a
+program does that only reads it. Linux also has locks of open file descriptions, OFD: such a lock belongs to the handle
+and goes with its last copy; forked children have copies. Locks of both kinds exclude each other.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+from typing import Final
+
+# The same on all Linux machines; some Pythons have been built without the names.
+_OFD_GETLK: Final = 36
+_OFD_SETLK: Final = 37
+
+_FLOCK: Final = "@hhqqi0q"
+"""C's struct flock on Linux: l_type, l_whence, l_start, l_len, l_pid; the zero-length number at the end pads it."""
+
+_WHOLE_FILE: Final = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def lock(handle: int) -> None:
+    """Lock the file of this handle; raises an OSError if another one has locked it."""
+    if OFD:
+        fcntl.fcntl(handle, _OFD_SETLK, _WHOLE_FILE)
+    else:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(handle: int) -> bool:
+    """Has another handle locked this file? Without OFD locks only those of other processes count."""
+    if OFD:
+        return _first_in_the_way(handle) != fcntl.F_UNLCK
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.lockf(handle, fcntl.LOCK_UN)
+    return False
+
+
+def _first_in_the_way(handle: int) -> int:
+    """The type of a lock that excludes ours; F_UNLCK if there is none."""
+    answer = fcntl.fcntl(handle, _OFD_GETLK, _WHOLE_FILE)
+    return int(struct.unpack(_FLOCK, answer)[0])
+
+
+def _has_ofd() -> bool:
+    if sys.platform != "linux":
+        return False
+    handle = os.open(os.devnull, os.O_RDWR)
+    try:
+        _first_in_the_way(handle)
+    except OSError:  # an older kernel, or something that only looks like Linux
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)
+
+
+OFD: Final = _has_ofd()
+"""Has this system OFD locks? If not, a process may lose its locks while it lives."""

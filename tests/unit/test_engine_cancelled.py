@@ -1,0 +1,69 @@
+"""Handlers that cancel the tasks of others: no place is lost, and what was never called is handed over again."""
+
+import asyncio
+
+from infinite_scheduler.model import Job, Status
+from tests.unit.engine_rig import APP, EngineNode, rig
+
+
+def cancel_all_calls() -> None:
+    """As a handler does that cancels all tasks; those of the test are spared."""
+    for task in asyncio.all_tasks():
+        if task.get_name() == APP:
+            task.cancel()
+
+
+def places(node: EngineNode) -> int:
+    return node.engine.dispatchers[APP]._free
+
+
+async def test_a_call_that_is_cancelled_before_its_first_step_gives_its_place_back_and_is_made_again() -> None:
+    async with rig() as world:
+        offended: list[str] = []
+
+        async def cancel_once(job: Job) -> None:
+            if not offended:
+                offended.append(job.id)
+                cancel_all_calls()
+
+        node = await world.node().app(function=cancel_once, concurrency=5).start()
+        accepted = await world.add(*[1000] * 20)
+        await world.advance(2000)
+        assert offended
+        assert await world.statuses(accepted) == {Status.DONE: 20}
+        assert [(await world.record(a)).job.attempt for a in accepted] == [1] * 20
+        assert set(world.times().values()) == {1}
+        assert places(node) == 5
+        assert not node.engine.dispatchers[APP].busy
+        assert await node.stop()
+
+
+async def test_a_batch_that_is_cancelled_before_its_first_step_is_handed_over_again() -> None:
+    async with rig() as world:
+        offended: list[str] = []
+
+        async def cancel_once(jobs: list[Job]) -> None:
+            if not offended:
+                offended.append(jobs[0].id)
+                cancel_all_calls()
+
+        node = await world.node().app(function=cancel_once, batch=3, concurrency=4).start()
+        accepted = await world.add(*[1000] * 20)
+        await world.advance(2000)
+        assert await world.statuses(accepted) == {Status.DONE: 20}
+        assert set(world.times().values()) == {1}
+        assert places(node) == 4
+
+
+async def test_a_stop_that_interrupts_calls_before_their_first_step_releases_everything() -> None:
+    async with rig(stop_timeout_ms=0) as world:
+        node = await world.node().app().start()
+        accepted = await world.add(*[1000] * 5)
+        await world.advance(999)
+        dispatcher = node.engine.dispatchers[APP]
+        world.clock.step(world.clock.steady_ms() + 1)
+        dispatcher.tick(world.now)
+        assert dispatcher.busy
+        dispatcher.interrupt()
+        assert await node.stop()
+        assert await world.statuses(accepted) == {Status.PENDING: 5}
