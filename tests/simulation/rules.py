@@ -416,7 +416,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @rule("decided_request_is_not_withdrawn")
 def _(patch: pytest.MonkeyPatch) -> None:
     give_up = anybody.give_up
-    patch.setattr(anybody, "give_up", lambda tx, change_requests: dict.fromkeys(give_up(tx, change_requests)))
+    patch.setattr(anybody, "give_up", lambda *args, **more: dict.fromkeys(give_up(*args, **more)))
 
 
 @rule("doubt_reloads")

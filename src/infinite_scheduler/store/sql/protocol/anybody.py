@@ -269,12 +269,17 @@ def counted(change: Change) -> str:
             return "rescheduled"
 
 
-def give_up(tx: Statements, change_requests: Sequence[ChangeRequest]) -> Mapping[bytes, bool | None]:
+def give_up(
+    tx: Statements, change_requests: Sequence[ChangeRequest], *, doubtful: bool = False
+) -> Mapping[bytes, bool | None]:
     """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its decision counts.
+
+    If it is doubtful whether they were written, their transaction may still be open at the server: the exclusive lock
+    waits for its end.
 
     Rule: decided_request_is_not_withdrawn.
     """
-    tx.lock_shards({change_request.shard for change_request in change_requests}, exclusive=False)
+    tx.lock_shards({change_request.shard for change_request in change_requests}, exclusive=doubtful)
     taken_back = tx.delete_requests([change_request.id for change_request in change_requests])
     decisions = tx.read_decisions(
         [change_request.id for change_request in change_requests if change_request.id not in taken_back]
