@@ -43,6 +43,8 @@ class Flight(msgspec.Struct, gc=False):
     owned: OwnedShard
     started_ms: int
     marked: bool
+    size: int | None = None  # of the window in which it was when its process ended
+    alone: bool = False  # handed over by the quarantine, with nothing else in flight
     shown: bool = False
 
 
@@ -224,6 +226,7 @@ class Dispatcher:
         owned = self.owned_shards[job.shard]
         if not self._expire(job, owned, now_ms):
             self._launch(job, owned, now_ms)
+            self.flights[job.key].alone = True
             self._start([job])
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
@@ -238,13 +241,13 @@ class Dispatcher:
         del owned.held[key]
         owned.handed_over[key] = job
         marked = owned.quarantined.pop(key, None) is not None
-        if marked:
-            owned.suspects.pop(key, None)
-        self.flights[key] = Flight(job, owned, now_ms, marked)
+        size = owned.suspects.pop(key, None) if marked else None
+        self.flights[key] = Flight(job, owned, now_ms, marked, size)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         try:
-            if self._still_may(batch):
+            batch = self._last_look(batch)
+            if batch:
                 await self._plan.handler.handle(batch, self.report)
         except BaseException as error:  # an adapter that breaks its promise must not lose jobs
             self._ended_by(error, batch)
@@ -259,20 +262,25 @@ class Dispatcher:
             del self._calls[number]
             self.stir()
 
-    def _still_may(self, batch: Sequence[Job]) -> bool:
-        """Check the gate again, since other tasks may have run; no handler was called yet, jobs can be taken back.
+    def _last_look(self, batch: Sequence[Job]) -> Sequence[Job]:
+        """The jobs that may still be handed over: other tasks may have run, or a clock was set back.
 
-        Rule: lapse_stops_firing.
+        No handler was called yet, so the others can be taken back.
+
+        Rules: lapse_stops_firing, fires_when_due.
         """
         if not self._gate.lease.valid():
             for job in batch:
-                self._take_back(job)
-            return False
+                self._park(self._taken_back(job))
+            return ()
         now_ms = self._gate.now_ms()
-        for job in batch:
-            if job.due_ms > now_ms:
-                self._tell(Early(app=self.app, count=1))
-        return True
+        early = [job for job in batch if job.due_ms > now_ms]
+        if not early:
+            return batch
+        for job in early:
+            self._wait_again(self._taken_back(job))
+        self._tell(Early(app=self.app, count=len(early)))
+        return [job for job in batch if job.due_ms <= now_ms]
 
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
         """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
@@ -287,14 +295,29 @@ class Dispatcher:
                 case _:
                     self.report(job, RuntimeError(f"the handler raised {type(error).__name__}"))
 
-    def _take_back(self, job: Job) -> None:
-        """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
+    def _taken_back(self, job: Job) -> Flight | None:
+        """Undo a hand-over that did not take place; None if the shard is not owned any more."""
         flight = self.flights.pop(job.key)
-        if flight.owned.handed_over.pop(job.key, None) is not None:
-            flight.owned.held[job.key] = job
-            flight.owned.parked.append(job)
-            if flight.marked:
-                flight.owned.quarantined[job.key] = job
+        owned = flight.owned
+        if owned.handed_over.pop(job.key, None) is None:
+            return None
+        owned.held[job.key] = job
+        if flight.marked:
+            owned.quarantined[job.key] = job
+        if flight.size is not None:
+            owned.suspects[job.key] = flight.size
+        return flight
+
+    def _park(self, flight: Flight | None) -> None:
+        """Hold a job that was taken back until its shard is reloaded."""
+        if flight:
+            flight.owned.parked.append(flight.job)
+
+    def _wait_again(self, flight: Flight | None) -> None:
+        """Hold a job that was taken back until its moment; one that was alone goes back to the quarantine."""
+        if flight and not flight.alone:
+            self.wheel.add(flight.job.due_ms, flight.job.key, flight.job)
+            self.alarm()
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
         """Take the end of a delivery; a second report of the same one is ignored."""
