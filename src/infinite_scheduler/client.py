@@ -86,7 +86,11 @@ class Client:
         return self
 
     async def close(self) -> None:
-        """Finish calls in progress and disconnect."""
+        """Store the jobs of calls in progress, and disconnect.
+
+        Changes that are being written are finished; those that were not asked for yet, or that an owner has not decided
+        yet, are withdrawn and raise Unavailable.
+        """
         if self._intake is not None:
             await self._intake.close()
             self._intake = None

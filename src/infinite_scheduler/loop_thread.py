@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from infinite_scheduler.errors import InvalidRequest, Unavailable
+from infinite_scheduler.errors import InvalidRequest, StoreUnavailable, Unavailable
 
 T = TypeVar("T")
 
@@ -85,7 +85,9 @@ class LoopThread:
         try:
             return future.result()
         except CancelledError:
-            raise Unavailable(self._ended) from None
+            raise StoreUnavailable(
+                f"{self._ended}; it is unknown whether the call took effect: look at the job, or call again"
+            ) from None
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -40,19 +40,9 @@ class ServerStage(ThreadStage):
 
     def rest(self, act: Act[object]) -> None:
         for _ in range(round(LONGEST_S / LOOK_S)):
-            if self.until(lambda: act.ended, LOOK_S) or self._someone_waits():
+            if self.until(lambda: act.ended, LOOK_S) or someone_waits(self._watcher, self.kind):
                 return
         raise AssertionError("a transaction neither ends nor waits for a lock")
-
-    def _someone_waits(self) -> bool:
-        with closing(self._watcher.cursor()) as cursor:
-            if self.kind == "postgres":
-                cursor.execute(POSTGRES_WAITS)
-                return bool(cursor.fetchone()[0])
-            cursor.execute("SHOW ENGINE INNODB STATUS")
-            waiting = {int(thread) for thread in MARIADB_WAITS.findall(cursor.fetchone()[2])}
-            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
-            return not waiting.isdisjoint(thread for (thread,) in cursor.fetchall())
 
     def make_tables(self) -> None:
         """Tables are made beside a transaction, which then begins anew: a scene must find them."""
@@ -67,6 +57,18 @@ class ServerStage(ThreadStage):
     def close(self) -> None:
         super().close()
         self._watcher.close()
+
+
+def someone_waits(watcher: Any, kind: str) -> bool:
+    """Does a connection to this database wait for a lock?"""
+    with closing(watcher.cursor()) as cursor:
+        if kind == "postgres":
+            cursor.execute(POSTGRES_WAITS)
+            return bool(cursor.fetchone()[0])
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        waiting = {int(thread) for thread in MARIADB_WAITS.findall(cursor.fetchone()[2])}
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+        return not waiting.isdisjoint(thread for (thread,) in cursor.fetchall())
 
 
 def empty(url: str) -> None:

@@ -416,7 +416,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @rule("decided_request_is_not_withdrawn")
 def _(patch: pytest.MonkeyPatch) -> None:
     give_up = anybody.give_up
-    patch.setattr(anybody, "give_up", lambda tx, change_requests: dict.fromkeys(give_up(tx, change_requests)))
+    patch.setattr(anybody, "give_up", lambda *args, **more: dict.fromkeys(give_up(*args, **more)))
 
 
 @rule("doubt_reloads")
@@ -450,7 +450,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("lapse_stops_firing.last_look")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "_still_may", lambda self, batch: True)
+    patch.setattr(Dispatcher, "_last_look", lambda self, batch: batch)
 
 
 @rule("lapse_stops_firing")
@@ -500,6 +500,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @rule("fires_when_due")
 def _(patch: pytest.MonkeyPatch) -> None:
-    tick, next_batch = Dispatcher.tick, Dispatcher._next_batch
+    tick, next_batch, last_look = Dispatcher.tick, Dispatcher._next_batch, Dispatcher._last_look
+
+    def look_at_the_lease_only(self: Dispatcher, batch: Sequence[Job]) -> Sequence[Job]:
+        return batch if self._gate.lease.valid() else last_look(self, batch)
+
     patch.setattr(Dispatcher, "tick", lambda self, now_ms: tick(self, now_ms + 50))
     patch.setattr(Dispatcher, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))
+    patch.setattr(Dispatcher, "_last_look", look_at_the_lease_only)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 FOUND_IN = {
     "insert_holds_lock": ("slow", 15),
     "change_holds_lock": ("restless", 40),
-    "advance_locks_exclusively": ("moves", 20),
+    "advance_locks_exclusively": ("moves", 40),
     "takeover_locks_exclusively": ("calm", 5),
     "settle_is_fenced": ("lapses", 120),
     "answer_is_fenced": ("lapses", 400),

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import pytest
 
-from infinite_scheduler.engine.dispatcher import AppPlan
+from infinite_scheduler.engine.dispatcher import AppPlan, Dispatcher
 from infinite_scheduler.engine.lane import Lane
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.pipeline import Engine, EngineSettings
@@ -381,6 +382,19 @@ class EngineRig:
 
     def times(self) -> Counter[bytes]:
         return Counter(d.job.key for d in self.deliveries)
+
+
+def set_back_once(world: EngineRig, ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the wall clock back after the next hand-over has begun, and before its handler is called."""
+    start = Dispatcher._start
+    world.alarms_expected = (events.Early,)
+
+    def stepped(self: Dispatcher, batch: Sequence[Job]) -> None:
+        start(self, batch)
+        world.clock.step_wall(-ms)
+        monkeypatch.setattr(Dispatcher, "_start", start)
+
+    monkeypatch.setattr(Dispatcher, "_start", stepped)
 
 
 @asynccontextmanager

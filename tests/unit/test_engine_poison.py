@@ -12,7 +12,7 @@ from infinite_scheduler.engine.quarantine import ALONE, FEW, LONGEST_SHUT_MS, MA
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Shard, Status
 from infinite_scheduler.observe import events
-from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig, set_back_once
 
 POISON = "poison"
 
@@ -281,6 +281,21 @@ async def test_a_suspect_is_never_early_when_the_wall_clock_steps_back(deaths: i
         gate.set()
         await world.advance(40_000)
         assert world.times().most_common(1)[0][1] == deaths + 1
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+async def test_a_suspect_that_is_early_at_the_last_look_waits_and_is_not_charged(
+    deaths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig() as world:
+        accepted = await suspect(world, deaths)
+        set_back_once(world, 30_000, monkeypatch)
+        node = await world.node("n").app().start()
+        await world.until(lambda: any(isinstance(event, events.Early) for event in node.told))
+        assert len(world.deliveries) == deaths
+        await world.advance(60_000)
+        assert world.times() == {accepted.key: deaths + 1}
+        assert (await world.record(accepted)).status is Status.DONE
 
 
 async def test_a_suspect_is_found_again_after_the_store_was_away() -> None:

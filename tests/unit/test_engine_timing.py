@@ -9,9 +9,9 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.pipeline import RESTS
-from infinite_scheduler.model import JOB_BYTES, Job, Priority, Status
-from infinite_scheduler.observe.events import JobsSettled
-from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
+from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
+from infinite_scheduler.observe.events import Early, JobsSettled
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig, set_back_once
 
 
 async def test_every_job_is_handed_over_in_its_very_millisecond() -> None:
@@ -82,6 +82,52 @@ async def test_a_job_that_waits_for_its_turn_is_not_early_when_the_wall_clock_st
         await world.advance(29_499)
         assert world.delivered() == [first.key]
         await world.advance(1)
+        assert world.delivered() == [first.key, second.key]
+
+
+async def test_a_job_that_is_early_at_the_last_look_waits_for_its_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        (accepted,) = await world.add(1000)
+        set_back_once(world, 30_000, monkeypatch)
+        await world.advance(1001)
+        assert not world.deliveries
+        assert [event.count for event in node.told if isinstance(event, Early)] == [1]
+        await world.advance(29_998)
+        assert not world.deliveries
+        await world.advance(1)
+        assert world.delivered() == [accepted.key]
+        await world.advance(1000)
+        assert (await world.record(accepted)).status is Status.DONE
+
+
+async def test_a_job_that_was_early_at_the_last_look_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as world:
+        await world.node().app().start()
+        (accepted,) = await world.add(1000)
+        set_back_once(world, 30_000, monkeypatch)
+        await world.advance(1001)
+        assert (await world.run(world.change(Change.CANCEL, accepted))).granted
+        await world.advance(40_000)
+        assert not world.deliveries
+
+
+async def test_only_the_early_jobs_of_a_batch_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as world:
+
+        async def take(jobs: list[Job]) -> None:
+            del jobs
+
+        await world.node().app(function=take, batch=10).start()
+        await world.client.pause(APP, paused=True)
+        await world.advance(1000)
+        first, second = await world.add(1000, 1500)
+        await world.advance(2000)
+        set_back_once(world, 1700, monkeypatch)
+        await world.client.pause(APP, paused=False)
+        await world.until(world.delivered)
+        assert world.delivered() == [first.key]
+        await world.advance(5000)
         assert world.delivered() == [first.key, second.key]
 
 

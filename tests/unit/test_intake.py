@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from infinite_scheduler.errors import InvalidRequest, KeyConflict, SchedulerError, StoreUnavailable
+from infinite_scheduler.errors import InvalidRequest, KeyConflict, SchedulerError, StoreUnavailable, Unavailable
 from infinite_scheduler.ingest.intake import SHARED, Intake
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
@@ -259,7 +259,6 @@ async def test_close_waits_for_what_has_come_in(gate: Gate) -> None:
 
 
 async def test_close_with_nothing_under_way(gate: Gate) -> None:
-    await soon(gate.intake.close())
     await soon(gate.call("a"))
     await soon(gate.intake.close())
     await soon(gate.intake.close())
@@ -321,3 +320,16 @@ async def test_each_accepted_call_is_told_once_for_an_app(gate: Gate) -> None:
     await ended(mixed, gate.call("bad"), gate.call("d"))
     told = [(e.app, e.count, list(e.request_ids)) for e in gate.told if isinstance(e, events.JobsAccepted)]
     assert told == [("mail", 2, ["a", "c"]), ("sms", 1, ["b"]), ("mail", 1, ["d"])]
+
+
+async def test_a_call_that_comes_after_the_close_has_begun_is_refused() -> None:
+    gate = Gate()
+    first = await gate.hold()
+    closing = asyncio.create_task(gate.intake.close())
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="no job was accepted"):
+        await gate.intake.accept([spec("late")])
+    gate.let_go()
+    await soon(closing)
+    assert len(await first) == 1
+    assert gate.store.committed == ["first"]

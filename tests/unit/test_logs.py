@@ -207,7 +207,7 @@ class TestLogWriter:
             write(event)
         levels = {line["message"]: line["level"] for line in written.lines}
         assert levels[LINES[events.Swept].sentence] == "error"
-        assert levels[LINES[events.Early].sentence] == "error"
+        assert levels[LINES[events.Early].sentence] == "warning"
         for silent in (events.JobsAccepted, events.HandedOver, events.JobsSettled):
             assert LINES[silent].sentence not in levels
 

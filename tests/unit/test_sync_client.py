@@ -19,6 +19,7 @@ from infinite_scheduler.errors import (
     KeyConflict,
     SchedulerError,
     StoreMismatch,
+    StoreUnavailable,
     TooLate,
     Unavailable,
     UnknownApp,
@@ -287,7 +288,7 @@ def test_who_waits_while_another_leaves_is_let_go(url: str) -> None:
         client._client.get = silent  # type: ignore[method-assign]
         waiting = in_a_thread(lambda: client.wait(NO_JOB))
         assert asked.wait(BOUND_S)
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable, match="it is unknown whether the call took effect"):
         waiting.result(5)
 
 

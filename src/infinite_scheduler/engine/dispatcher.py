@@ -43,6 +43,8 @@ class Flight(msgspec.Struct, gc=False):
     owned: OwnedShard
     started_ms: int
     marked: bool
+    size: int | None = None  # of the window in which it was when its process ended
+    alone: bool = False  # handed over by the quarantine, with nothing else in flight
     shown: bool = False
 
 
@@ -78,7 +80,7 @@ class Dispatcher:
         self._free = plan.concurrency
         self._begun = 0
         self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
-        self._not_begun: dict[int, tuple[Sequence[Job], bool]] = {}  # their jobs, until their first step
+        self._not_begun: dict[int, Sequence[Job]] = {}  # their jobs, until their first step
         self._stirred = False
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
@@ -227,13 +229,14 @@ class Dispatcher:
         owned = self.owned_shards[job.shard]
         if not self._expire(job, owned, now_ms):
             self._launch(job, owned, now_ms)
-            self._start([job], alone=True)
+            self.flights[job.key].alone = True
+            self._start([job])
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
-    def _start(self, batch: Sequence[Job], *, alone: bool = False) -> None:
+    def _start(self, batch: Sequence[Job]) -> None:
         self._free -= 1
         number = self._begun = self._begun + 1
-        self._not_begun[number] = batch, alone
+        self._not_begun[number] = batch
         self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
 
     def _launch(self, job: Job, owned: OwnedShard, now_ms: int) -> None:
@@ -242,14 +245,14 @@ class Dispatcher:
         del owned.held[key]
         owned.handed_over[key] = job
         marked = owned.quarantined.pop(key, None) is not None
-        if marked:
-            owned.suspects.pop(key, None)
-        self.flights[key] = Flight(job, owned, now_ms, marked)
+        size = owned.suspects.pop(key, None) if marked else None
+        self.flights[key] = Flight(job, owned, now_ms, marked, size)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         del self._not_begun[number]
         try:
-            if self._still_may(batch):
+            batch = self._last_look(batch)
+            if batch:
                 await self._plan.handler.handle(batch, self.report)
         except BaseException as error:  # an adapter that breaks its promise must not lose jobs
             self._ended_by(error, batch)
@@ -273,26 +276,32 @@ class Dispatcher:
         A handler that cancels all tasks does that. A job that was to be alone is left to the quarantine.
         """
         for number in [number for number in self._not_begun if self._calls[number].done()]:
-            batch, alone = self._not_begun.pop(number)
+            batch = self._not_begun.pop(number)
             self._end_call(number)
             for job in batch:
-                if self._undo(job) is not None and not alone:
+                flight = self._taken_back(job)
+                if flight and not flight.alone:
                     self.queue(job)
 
-    def _still_may(self, batch: Sequence[Job]) -> bool:
-        """Check the gate again, since other tasks may have run; no handler was called yet, jobs can be taken back.
+    def _last_look(self, batch: Sequence[Job]) -> Sequence[Job]:
+        """The jobs that may still be handed over: other tasks may have run, or a clock was set back.
 
-        Rule: lapse_stops_firing.
+        No handler was called yet, so the others can be taken back.
+
+        Rules: lapse_stops_firing, fires_when_due.
         """
         if not self._gate.lease.valid():
             for job in batch:
-                self._take_back(job)
-            return False
+                self._park(self._taken_back(job))
+            return ()
         now_ms = self._gate.now_ms()
-        for job in batch:
-            if job.due_ms > now_ms:
-                self._tell(Early(app=self.app, count=1))
-        return True
+        early = [job for job in batch if job.due_ms > now_ms]
+        if not early:
+            return batch
+        for job in early:
+            self._wait_again(self._taken_back(job))
+        self._tell(Early(app=self.app, count=len(early)))
+        return [job for job in batch if job.due_ms <= now_ms]
 
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
         """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
@@ -307,24 +316,32 @@ class Dispatcher:
                 case _:
                     self.report(job, RuntimeError(f"the handler raised {type(error).__name__}"))
 
-    def _take_back(self, job: Job) -> None:
-        """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
-        owned = self._undo(job)
-        if owned is not None:
-            owned.parked.append(job)
-
-    def _undo(self, job: Job) -> OwnedShard | None:
-        """Hold a job that was not handed over after all. Returns the shard, if it is still to be settled there."""
+    def _taken_back(self, job: Job) -> Flight | None:
+        """Undo a hand-over that did not take place; None if it has ended, or the shard is not owned any more."""
         flight = self.flights.get(job.key)
         if flight is None or flight.job is not job:
             return None
         del self.flights[job.key]
-        if flight.owned.handed_over.pop(job.key, None) is None:
+        owned = flight.owned
+        if owned.handed_over.pop(job.key, None) is None:
             return None
-        flight.owned.held[job.key] = job
+        owned.held[job.key] = job
         if flight.marked:
-            flight.owned.quarantined[job.key] = job
-        return flight.owned
+            owned.quarantined[job.key] = job
+        if flight.size is not None:
+            owned.suspects[job.key] = flight.size
+        return flight
+
+    def _park(self, flight: Flight | None) -> None:
+        """Hold a job that was taken back until its shard is reloaded."""
+        if flight:
+            flight.owned.parked.append(flight.job)
+
+    def _wait_again(self, flight: Flight | None) -> None:
+        """Hold a job that was taken back until its moment; one that was alone goes back to the quarantine."""
+        if flight and not flight.alone:
+            self.wheel.add(flight.job.due_ms, flight.job.key, flight.job)
+            self.alarm()
 
     def report(self, job: Job, outcome: Outcome | BaseException) -> None:
         """Take the end of a delivery; a second report of the same one is ignored."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
@@ -32,11 +32,14 @@ class Intake:
         self._shared = shared  # jobs of several calls in one transaction, at most
         self._calls: deque[Call] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs. Durable on return."""
         if not specs:
             return ()
+        if self._closed:
+            raise Unavailable("the client is being closed, and no job was accepted: open it again, and schedule anew")
         call = Call(specs, asyncio.get_running_loop().create_future())
         self._calls.append(call)
         if self._task is None or self._task.done():  # done: it was cancelled before its first step
@@ -44,7 +47,8 @@ class Intake:
         return await call.answer
 
     async def close(self) -> None:
-        """Commit what has come in."""
+        """Commit what has come in, and accept nothing more."""
+        self._closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
 

@@ -42,7 +42,7 @@ APP_COUNTS: Final = (
     "cancelled",
     "retried",
     "attempts_failed",
-    "early",  # stays 0
+    "early",  # taken back before the hand-over, as a clock was set back
     "swept",  # stays 0
     "suspects",
     "poison",

@@ -83,7 +83,7 @@ class Swept(Event, frozen=True, kw_only=True):
 
 
 class Early(Event, frozen=True, kw_only=True):
-    """Jobs were handed over before their moment, by the clock at that time. Must never happen."""
+    """A clock was set back just before jobs were handed over: they were taken back, and wait for their moment again."""
 
     app: str
     count: int

@@ -58,9 +58,9 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
     ),
     events.Early: LogLine(
         "engine",
-        logging.ERROR,
-        "Jobs were handed over before their moment. "
-        "This is a bug in the scheduler, or the clock stepped back: please report it.",
+        logging.WARNING,
+        "A clock was set back just before jobs were handed over; they wait for their moment again, and none is early. "
+        "Check how the clocks of this machine and of the store are synchronised.",
     ),
     events.StoreAway: LogLine(
         "store",

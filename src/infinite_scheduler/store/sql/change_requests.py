@@ -4,10 +4,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
-from infinite_scheduler.clock import Clock, sleep, wait
+from infinite_scheduler.clock import Clock, wait
 from infinite_scheduler.errors import SchedulerError, StoreUnavailable, Unavailable
 from infinite_scheduler.model import Shard
 from infinite_scheduler.store.sql.protocol import anybody
@@ -23,6 +24,9 @@ POLL_MS = 20
 
 AGAIN_MS = 100
 """How long to wait before a request whose answer was lost is sent again."""
+
+CLOSE_S: Final = 5.0
+"""How long a close waits for a transaction that is under way; then it is unknown whether its changes take place."""
 
 
 class PendingRequest(msgspec.Struct):
@@ -45,10 +49,14 @@ class ChangeRequests:
         self._asked: dict[bytes, PendingRequest] = {}
         self._sent: Collection[PendingRequest] = ()  # sent to the store, not answered yet
         self._stir = asyncio.Event()
+        self._again = asyncio.Event()  # ends the pause before requests are sent again
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def submit(self, change_request: ChangeRequest, timeout_ms: int) -> RequestState:
         """Return how the request was decided; raises Unavailable if its owner does not answer in time."""
+        if self._closed:
+            raise not_asked()
         pending = PendingRequest(
             change_request, asyncio.get_running_loop().create_future(), self._clock.steady_ms() + timeout_ms
         )
@@ -66,26 +74,42 @@ class ChangeRequests:
                 _resolve(pending, granted)
 
     async def close(self) -> None:
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        for pending in self._new:
+        """Let the transaction under way end, withdraw what is not decided, and tell every caller what is known."""
+        self._closed = True
+        await self._finish()
+        for pending in self._sent:
+            _refuse(pending, unknown("the client was closed, and the store does not answer"))
+        self._sent = ()
+        while self._new:
+            pending = self._new.popleft()
             if pending.doubt:
                 self._asked[pending.change_request.id] = pending
             else:
-                _refuse(pending, Unavailable("the client was closed before it asked; nothing was changed"))
-        self._asked.update((p.change_request.id, p) for p in self._sent if not p.answer.done())
+                _refuse(pending, not_asked())
+        await self._withdraw()
+
+    async def _finish(self) -> None:
+        """Wait for the transaction under way: a thread that has begun one goes on with it, whoever stops waiting."""
+        self._stir.set()
+        self._again.set()
+        if self._task:
+            task = self._task
+            await asyncio.wait([task], timeout=CLOSE_S)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _withdraw(self) -> None:
         if self._asked:
-            with suppress(SchedulerError):
-                await self._give_up(list(self._asked.values()))
+            with suppress(SchedulerError, TimeoutError):
+                await asyncio.wait_for(self._give_up(list(self._asked.values())), CLOSE_S)
         for pending in self._asked.values():
             _refuse(pending, unknown("the client was closed while it waited"))
+        self._asked.clear()
 
     async def _run(self) -> None:
-        """Run until no caller waits."""
+        """Run until no caller waits, or until the end."""
         try:
-            while self._new or self._asked:
+            while (self._new or self._asked) and not self._closed:
                 self._stir.clear()
                 if self._new:
                     batch = [self._new.popleft() for _ in range(min(SHARED, len(self._new)))]
@@ -140,7 +164,9 @@ class ChangeRequests:
             else:
                 _refuse(pending, unknown(error) if pending.doubt else error)
         self._sent = ()
-        await sleep(self._clock, AGAIN_MS)
+        self._again.clear()
+        if not self._closed:
+            await wait(self._clock, self._again, AGAIN_MS)
 
     async def _listen(self) -> None:
         """Read decisions of owners elsewhere; give up on those that do not answer."""
@@ -160,20 +186,28 @@ class ChangeRequests:
                 _refuse(pending, unknown(error))
 
     async def _give_up(self, silent: Collection[PendingRequest]) -> None:
-        decisions = await self._session.write(lambda tx: anybody.give_up(tx, [p.change_request for p in silent]))
+        change_requests = [pending.change_request for pending in silent]
+        doubt = any(pending.doubt for pending in silent)
+        decisions = await self._session.write(lambda tx: anybody.give_up(tx, change_requests, doubtful=doubt))
         for pending in silent:
             decision = decisions[pending.change_request.id]
             if self._asked.pop(pending.change_request.id, None) is None:
                 continue
             if decision is None:
-                _refuse(
-                    pending,
-                    Unavailable(
-                        f"the owner of shard {pending.change_request.shard} does not answer; nothing was changed"
-                    ),
-                )
+                _refuse(pending, self._undecided(pending.change_request.shard))
             else:
                 _resolve(pending, decision)
+
+    def _undecided(self, shard: Shard) -> Unavailable:
+        """The error for a request that was withdrawn."""
+        if self._closed:
+            return Unavailable(f"the client was closed before the owner of shard {shard} decided; nothing was changed")
+        return Unavailable(f"the owner of shard {shard} does not answer; nothing was changed")
+
+
+def not_asked() -> Unavailable:
+    """The error for a request that was not sent."""
+    return Unavailable("the client was closed before it asked; nothing was changed")
 
 
 def unknown(why: object) -> StoreUnavailable:

@@ -1,10 +1,12 @@
 """The SQL store: the port over transactions of the line protocol."""
 
+import asyncio
 import heapq
 import itertools
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,7 +37,7 @@ from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, View
 from infinite_scheduler.store.looking import Found, Query, Survey
 from infinite_scheduler.store.ownership import Poke
-from infinite_scheduler.store.sql.change_requests import ChangeRequests
+from infinite_scheduler.store.sql.change_requests import CLOSE_S, ChangeRequests, not_asked
 from infinite_scheduler.store.sql.existing_tables import ExistingTables
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from infinite_scheduler.store.sql.limits import SqlLimits
@@ -69,6 +71,7 @@ class SqlStore(Store):
         self._owners: list[SqlOwnership] = []
         self._pokes: list[Poke] = []
         self._change_requests: ChangeRequests | None = None
+        self._changes: set[asyncio.Future[None]] = set()  # calls in progress
         self._prepared = ExistingTables(database, clock)
 
     @property
@@ -84,6 +87,8 @@ class SqlStore(Store):
     async def close(self) -> None:
         if self._change_requests:
             await self._change_requests.close()
+            if self._changes:
+                await asyncio.wait(self._changes, timeout=CLOSE_S)  # those that were decided read their jobs
             self._change_requests = None
             await self._database.close()
 
@@ -155,6 +160,12 @@ class SqlStore(Store):
             try:
                 return await self._door.write(lambda tx: anybody.insert(tx, chunks, now_ms))
             except StoreUnavailable as error:
+                if isinstance(error, StoreBusy) and attempt > 1:
+                    raise StoreUnavailable(
+                        "an insert had no answer, and its repetition waited too long for locks of other transactions; "
+                        "it is unknown whether the jobs were accepted: look for them, or schedule them again if they "
+                        "have idempotency keys"
+                    ) from error
                 if attempt == TRIES or isinstance(error, StoreBusy):
                     raise
                 await sleep(self._clock, 50 * 2**attempt)
@@ -197,15 +208,38 @@ class SqlStore(Store):
             due_ms = now_ms if due_ms is None else max(due_ms, now_ms)
         change_request = ChangeRequest(id=os.urandom(16), change=change, app=app, key=key, due_ms=due_ms, now_ms=now_ms)
         if self._change_requests is None:
-            raise StoreUnavailable("the store is closed")
-        state = await self._change_requests.submit(change_request, timeout_ms)
-        record = await self.get(key, app=app)
+            raise not_asked()
+        with self._under_way():
+            state = await self._change_requests.submit(change_request, timeout_ms)
+            record = await self._read_changed(state, key, app)
         if record is None or state is RequestState.MISSING:
             raise UnknownJob(key_text(key))
         if state is RequestState.NOTHING_TO_RETRY:
             advice = "schedule a new job" if record.status.final else "use run-now"
             raise InvalidRequest(f"job {record.id} is {record.status}, so there is nothing to retry; {advice}")
         return Decision(granted=state is RequestState.GRANTED, record=record)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A call that the end of the store waits for."""
+        call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.add(call)
+        try:
+            yield
+        finally:
+            self._changes.discard(call)
+            call.cancel()
+
+    async def _read_changed(self, state: RequestState, key: bytes, app: str) -> JobRecord | None:
+        """The job after a decision; if it cannot be read, the caller must still learn that it was changed."""
+        try:
+            return await self.get(key, app=app)
+        except StoreUnavailable as error:
+            if state is not RequestState.GRANTED:
+                raise
+            raise StoreUnavailable(
+                f"job {key_text(key)} was changed as asked, but cannot be read ({error}): look at it again"
+            ) from error
 
     async def _locate(self, key: bytes) -> str:
         """The app of a job: an id does not name it."""

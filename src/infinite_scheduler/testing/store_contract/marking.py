@@ -1,8 +1,17 @@
 """Promises about the marks of suspects."""
 
-from infinite_scheduler.model import Status
+from infinite_scheduler.model import Change, Status
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.testing.store_contract.contract_bench import ALONE, FEW, LIFTED, MANY, SHARD, Bench, Promises
+from infinite_scheduler.testing.store_contract.contract_bench import (
+    ALONE,
+    FEW,
+    LIFTED,
+    MANY,
+    SHARD,
+    Bench,
+    Promises,
+    needing,
+)
 
 
 class MarkingContract(Promises):
@@ -78,3 +87,59 @@ class MarkingContract(Promises):
         taker = await bench.node("n2")
         (grant,) = await taker.take(SHARD)
         assert dict(grant.suspects) == {three.key: FEW}
+
+    @needing(Ability.CANCEL)
+    async def test_a_cancel_at_a_released_shard_deletes_the_mark(self, bench: Bench) -> None:
+        cancelled, other = await bench.add(0, 0)
+        owner = await bench.owner("n1")
+        await owner.mark(await owner.scan(), MANY)
+        await owner.release()
+        assert (await bench.changed(Change.CANCEL, cancelled.key)).granted
+        next_owner = await bench.node("n2")
+        (grant,) = await next_owner.take(SHARD)
+        assert dict(grant.suspects) == {other.key: MANY}
+
+    @needing(Ability.CANCEL)
+    async def test_a_cancel_after_the_line_deletes_the_mark(self, bench: Bench) -> None:
+        owner = await bench.owner("n1", line_in_ms=30_000)
+        cancelled, other = await bench.add(60_000, 60_000)
+        await owner.mark([await bench.job(cancelled), await bench.job(other)], MANY)
+        assert (await bench.changed(Change.CANCEL, cancelled.key)).granted
+        taker = await bench.node("n2")
+        (grant,) = await taker.take(SHARD)
+        assert dict(grant.suspects) == {other.key: MANY}
+
+    @needing(Ability.CANCEL)
+    async def test_a_cancel_by_the_owner_deletes_the_mark(self, bench: Bench) -> None:
+        owner = await bench.owner("n1", line_in_ms=30_000)
+        cancelled, other = await bench.add(10_000, 10_000)
+        await owner.mark(await owner.scan(), MANY)
+        asking = bench.change(Change.CANCEL, cancelled)
+        await owner.answer(await owner.asked(Change.CANCEL))
+        assert (await bench.decided(asking)).granted
+        taker = await bench.node("n2")
+        (grant,) = await taker.take(SHARD)
+        assert dict(grant.suspects) == {other.key: MANY}
+
+    @needing(Ability.RESCHEDULE)
+    async def test_a_job_that_is_moved_at_a_released_shard_keeps_its_mark(self, bench: Bench) -> None:
+        (moved,) = await bench.add(0)
+        owner = await bench.owner("n1")
+        await owner.mark(await owner.scan(), MANY)
+        await owner.release()
+        assert (await bench.changed(Change.RESCHEDULE, moved.key, due_ms=bench.now + 1000)).granted
+        next_owner = await bench.node("n2")
+        (grant,) = await next_owner.take(SHARD)
+        assert dict(grant.suspects) == {moved.key: MANY}, "it may still be the one that ends its process"
+
+    @needing(Ability.RETRY)
+    async def test_a_retry_by_hand_deletes_the_mark_of_the_former_attempt(self, bench: Bench) -> None:
+        (failed,) = await bench.add(0)
+        owner = await bench.owner("n1")
+        (job,) = await owner.scan()
+        await owner.mark([job], MANY)
+        await owner.settle(owner.ended(job, Status.FAILED, error="broken"))
+        assert (await bench.changed(Change.RETRY, failed.key)).granted
+        taker = await bench.node("n2")
+        (grant,) = await taker.take(SHARD)
+        assert not grant.suspects

@@ -154,7 +154,8 @@ def ask(
     Rules: change_holds_lock, released_change_locks_exclusively, released_shard_is_checked_again.
     """
     shards = tx.lock_shards({change_request.shard for change_request in change_requests}, exclusive=exclusive)
-    state = _answered(tx, doubtful)
+    answered = _answered(tx, doubtful)
+    state = dict(answered)
     requests = []
     for change_request in change_requests:
         if change_request.id in state:
@@ -183,17 +184,18 @@ def ask(
             )
             state[change_request.id] = RequestState.ASKED
     tx.insert_requests(requests)
-    decided = {
-        change_request.id: True
-        for change_request in change_requests
-        if state[change_request.id] is RequestState.GRANTED
-    }
-    if decided:
-        tx.write_decisions(decided, change_requests[0].now_ms)  # in case the answer to this transaction is lost
+    _record_granted(tx, [q for q in change_requests if state[q.id] is RequestState.GRANTED and q.id not in answered])
     return state
 
 
-def _answered(tx: Statements, doubtful: Collection[bytes]) -> dict[bytes, RequestState]:
+def _record_granted(tx: Statements, granted: Sequence[ChangeRequest]) -> None:
+    """Write the decisions, in case the answer to this transaction is lost, and delete the marks of ended attempts."""
+    if granted:
+        tx.write_decisions({change_request.id: True for change_request in granted}, granted[0].now_ms)
+    tx.delete_marks((q.shard, q.key) for q in granted if q.change in (Change.CANCEL, Change.RETRY))
+
+
+def _answered(tx: Statements, doubtful: Collection[bytes]) -> Mapping[bytes, RequestState]:
     """What was decided about these requests before; the requests of the others are withdrawn."""
     if not doubtful:
         return {}
@@ -269,12 +271,17 @@ def counted(change: Change) -> str:
             return "rescheduled"
 
 
-def give_up(tx: Statements, change_requests: Sequence[ChangeRequest]) -> Mapping[bytes, bool | None]:
+def give_up(
+    tx: Statements, change_requests: Sequence[ChangeRequest], *, doubtful: bool = False
+) -> Mapping[bytes, bool | None]:
     """Withdraw requests from an owner that does not answer; None: withdrawn, otherwise its decision counts.
+
+    If it is doubtful whether they were written, their transaction may still be open at the server: the exclusive lock
+    waits for its end.
 
     Rule: decided_request_is_not_withdrawn.
     """
-    tx.lock_shards({change_request.shard for change_request in change_requests}, exclusive=False)
+    tx.lock_shards({change_request.shard for change_request in change_requests}, exclusive=doubtful)
     taken_back = tx.delete_requests([change_request.id for change_request in change_requests])
     decisions = tx.read_decisions(
         [change_request.id for change_request in change_requests if change_request.id not in taken_back]

@@ -28,6 +28,7 @@ from infinite_scheduler.store.sql.server.driver import (
 from infinite_scheduler.store.sql.server.lock_wait import LockWait
 from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 from infinite_scheduler.store.sql.server.postgres_login import code_of_refusal, server_spoke
+from infinite_scheduler.store.sql.server.psycopg_log import PsycopgLog
 from infinite_scheduler.store.sql.server.url_options import SECRET
 
 UUID: Final = 2950
@@ -142,6 +143,9 @@ class BoundedConnection(psycopg.Connection[Any]):
                 self.lock_wait.took(time.monotonic() - began_s)
 
 
+LOG: Final = PsycopgLog(BoundedConnection)
+
+
 def _heard(gen: PQGen[RV], silence_s: float) -> PQGen[RV]:
     """The generator, limited: it raises if nothing is sent or received for too long."""
     ready: Any = None
@@ -244,6 +248,7 @@ class PostgresDriver(Driver):
     deadlocks = "the server's log shows its participants"
 
     def __init__(self, arguments: dict[str, Any], location: str, waits: Waits) -> None:
+        LOG.listen()
         self.dialect = PostgresDialect()
         self.waits = waits
         self._begin = BEGIN.format(idle_s=waits.idle_s)
