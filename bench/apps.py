@@ -27,7 +27,7 @@ APPS = (1, 100, 1000)
 WITH_WORK = 10
 IDLE_S = 10
 SETTLED_S = 8
-"""The node is idle so long after its first hand-over that steps which double their length have their full one."""
+"""The node has been idle for so long when its idle cost is measured."""
 
 
 def names(apps: int) -> list[str]:

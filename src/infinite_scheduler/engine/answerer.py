@@ -115,11 +115,7 @@ class Answerer:
             raise
 
     def _has_new_shards(self) -> bool:
-        return any(
-            not t.requests_read and t.doubt is None
-            for window in self._owned_shards.active()
-            for t in window.owned_shards.values()
-        )
+        return any(owned.doubt is None for owned in self._owned_shards.unanswered.values())
 
     async def _look(self, sound: Sequence[OwnedShard]) -> bool:
         """Look for requests to this lane."""
@@ -131,8 +127,7 @@ class Answerer:
             self._served.update(request.shard for request in requests)
             self._poked = True
             return True
-        for owned in asked:
-            owned.requests_read = True
+        self._owned_shards.answered(asked)
         if len(asked) < len(sound):
             self._poked = True  # for the shards that were passed over
         self._served.clear()

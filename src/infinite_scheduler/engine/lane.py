@@ -14,7 +14,6 @@ import msgspec
 from infinite_scheduler.clock import Clock, wait
 from infinite_scheduler.engine.answerer import Answerer, RequestPoll
 from infinite_scheduler.engine.judge import describe
-from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.quarantine import LIFTED
 from infinite_scheduler.engine.settler import AT_MOST, Settler
@@ -123,10 +122,7 @@ class Lane:
     def drain(self, shards: Collection[Shard], *, for_ms: int | None = None) -> None:
         """Hand over no more of these shards, and release them when nothing is in flight; call it off after a while."""
         until_ms = None if for_ms is None else self._clock.steady_ms() + for_ms
-        for shard in shards:
-            owned = self.owned_shards.by_shard.get(shard)
-            if owned is not None:
-                self._windows[shard.app].drain(owned, until_ms)
+        self.owned_shards.drain(shards, until_ms)
         self._stir.set()
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
@@ -189,9 +185,6 @@ class Lane:
             waits.append(settle_in_ms)
         return max(1, min(waits))
 
-    def _active_shards(self) -> Iterable[OwnedShard]:
-        return (t for window in self.owned_shards.active() for t in window.owned_shards.values())
-
     # Steps
 
     async def _obey(self) -> bool:
@@ -236,7 +229,7 @@ class Lane:
 
         Rules: reload_waits_for_lock, reload_keeps_handed_over, lapse_reloads.
         """
-        doubted = dict(islice(((t.shard, t) for t in self._active_shards() if t.doubt is not None), SHARDS_AT_ONCE))
+        doubted = dict(islice(self.owned_shards.doubted.items(), SHARDS_AT_ONCE))
         if not doubted:
             return False
         owners = {shard: owned.owner for shard, owned in doubted.items()}
@@ -244,8 +237,8 @@ class Lane:
         grants = {g.shard: g for g in await self._ownership.reload(owners, handed_over, LIFTED)}
         why = next(iter(doubted.values())).doubt or ""
         for shard, owned in doubted.items():
-            if shard in grants:
-                self._windows[shard.app].reload(owned, grants[shard])
+            if self.owned_shards.doubted.get(shard) is owned and shard in grants:
+                self.owned_shards.reload(grants[shard])
         self._tell(Reloaded(shards=list(grants), why=why))
         self.owned_shards.lose(doubted.keys() - grants.keys())
         self._answerer.poke()
@@ -256,7 +249,7 @@ class Lane:
 
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
-        draining = [t for t in self._active_shards() if t.draining and t.doubt is None]
+        draining = [t for t in self.owned_shards.draining.values() if t.doubt is None]
         empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]
         late = [
             t
@@ -264,7 +257,7 @@ class Lane:
             if t.handed_over and t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()
         ]
         for owned in late:
-            self._windows[owned.shard.app].call_off_drain(owned)
+            self.owned_shards.call_off_drain(owned)
         if late:
             self._tell(DrainCalledOff(shards=[t.shard for t in late]))
         if not empty:

@@ -25,6 +25,9 @@ class OwnedShards:
     ) -> None:
         self.by_shard: dict[Shard, OwnedShard] = {}
         self._owners: Mapping[Shard, Owner] | None = None  # of each shard, until one comes or goes
+        self.doubted: dict[Shard, OwnedShard] = {}
+        self.draining: dict[Shard, OwnedShard] = {}
+        self.unanswered: dict[Shard, OwnedShard] = {}  # their requests were not looked at since they were loaded
         self.windows = windows
         self._outage = outage
         self._clock = clock
@@ -49,6 +52,7 @@ class OwnedShards:
             owned = OwnedShard(grant, suspect_until_ms=self._clock.wall_ms() if grant.unclean and self._marks else -1)
             self.by_shard[grant.shard] = owned
             self._owners = None
+            self.unanswered[grant.shard] = owned
             self.windows[grant.shard.app].enter(owned)
         if grants:
             unclean = sum(grant.unclean for grant in grants)
@@ -60,6 +64,8 @@ class OwnedShards:
         if self.by_shard.get(owned.shard) is owned:
             del self.by_shard[owned.shard]
             self._owners = None
+            for some in (self.doubted, self.draining, self.unanswered):
+                some.pop(owned.shard, None)
 
     def owners(self) -> Mapping[Shard, Owner]:
         """The shards held, each with its owner and epoch; the same mapping until a shard comes or goes."""
@@ -77,6 +83,21 @@ class OwnedShards:
         if lost:
             self._tell(ShardsLost(shards=[t.shard for t in lost], dropped=dropped))
 
+    # Drains
+
+    def drain(self, shards: Iterable[Shard], until_ms: int | None) -> None:
+        """Hand over no more of these shards, so that they can be released."""
+        for shard in shards:
+            owned = self.by_shard.get(shard)
+            if owned is not None:
+                self.draining[shard] = owned
+                self.windows[shard.app].drain(owned, until_ms)
+
+    def call_off_drain(self, owned: OwnedShard) -> None:
+        """Hand over the jobs of a shard again."""
+        del self.draining[owned.shard]
+        self.windows[owned.shard.app].call_off_drain(owned)
+
     # Doubt
 
     def doubt(self, shards: Iterable[Shard], why: str) -> None:
@@ -84,7 +105,14 @@ class OwnedShards:
         for shard in shards:
             owned = self.by_shard.get(shard)
             if owned is not None:
+                self.doubted[shard] = owned
                 self.windows[shard.app].doubt(owned, why)
+
+    def reload(self, grant: Grant) -> None:
+        """Begin again with what the store says of a shard."""
+        owned = self.doubted.pop(grant.shard)
+        self.unanswered[grant.shard] = owned
+        self.windows[grant.shard.app].reload(owned, grant)
 
     def sound(self, shard: Shard) -> bool:
         """Is it owned, without doubt?"""
@@ -108,6 +136,14 @@ class OwnedShards:
             raise
         self._outage.end()
         return result
+
+    # Requests
+
+    def answered(self, owned_shards: Iterable[OwnedShard]) -> None:
+        """Note that the requests of these shards were looked at."""
+        for owned in owned_shards:
+            owned.requests_read = True
+            self.unanswered.pop(owned.shard, None)
 
     # What a write has changed
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -126,17 +127,21 @@ class Engine:
                 self._budget,
                 lookahead_ms=s.lookahead_ms,
                 fetch_interval_ms=s.fetch_interval_ms,
-                longest_step_ms=self._longest_step_ms(),
+                longest_step_ms=self._longest_step_ms(app),
                 page=s.page,
             )
             for app, dispatcher in self.dispatchers.items()
         }
         return Lane(self._ownership, windows, poll, self._clock, s.lane, self._tell)
 
-    def _longest_step_ms(self) -> int:
-        """With many apps, the lines of those without jobs move in longer steps: each costs a write and a read."""
+    def _longest_step_ms(self, app: str) -> int:
+        """With many apps, the lines of those without jobs move in longer steps: each costs a write and a read.
+
+        They differ by up to a half, so that not all move at the same moment.
+        """
         fetch_ms = self._settings.fetch_interval_ms
-        return max(fetch_ms, min(fetch_ms * len(self._apps) // IDLE_APPS, LONGEST_STEP_MS))
+        longest_ms = min(fetch_ms * len(self._apps) // IDLE_APPS, LONGEST_STEP_MS)
+        return max(fetch_ms, longest_ms - longest_ms * (crc32(app.encode()) % 256) // 512)
 
     # Life
 

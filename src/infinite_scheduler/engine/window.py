@@ -51,24 +51,25 @@ class Window:
         self._longest_step_ms = longest_step_ms
         self._least_lead_ms = lookahead_ms - fetch_interval_ms
         self._page = page
-        self._step_ms = min(1000, fetch_interval_ms)
+        self._shortest_step_ms = min(1000, fetch_interval_ms)
+        self._step_ms = longest_step_ms if longest_step_ms > fetch_interval_ms else self._shortest_step_ms
         self._found = 0  # jobs found since the line last moved
         self._typical = TYPICAL_BYTES
         self._backlog = False
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
         self.quiet = False  # there is nothing to do but to answer requests and, at `_line_due_ms`, to move the line
-        self._line_due_ms = 0
+        self._line_due_ms = 0  # 0: something has changed, and it is to be found out
 
     def enter(self, owned: OwnedShard) -> None:
         """Add a shard that is owned from now on."""
-        self.quiet = False
+        self._change()
         self.owned_shards[owned.shard.number] = owned
         self.dispatcher.owned_shards[owned.shard.number] = owned
 
     def leave(self, owned: OwnedShard) -> None:
         """Forget everything about a shard that is not owned any more."""
-        self.quiet = False
+        self._change()
         self.forget(owned)
         for job in owned.handed_over.values():
             self._budget.give(self.app, job.size)
@@ -91,32 +92,38 @@ class Window:
 
     # What happens to its shards
 
+    def _change(self) -> None:
+        """There may be something to do."""
+        self.quiet = False
+        self._line_due_ms = 0
+
     def doubt(self, owned: OwnedShard, why: str) -> None:
         """Hand over and write nothing of a shard until the store has confirmed that it is owned."""
-        self.quiet = False
+        self._change()
         owned.doubt = why
         self.forget(owned)
 
     def reload(self, owned: OwnedShard, grant: Grant) -> None:
         """Begin again with what the store says of a shard; what a step in progress has read since the doubt goes."""
-        self.quiet = False
+        self._change()
         self.forget(owned)
         owned.load(grant)
 
     def drain(self, owned: OwnedShard, until_ms: int | None) -> None:
         """Hand over no more of a shard, so that it can be released."""
-        self.quiet = False
+        self._change()
         owned.draining = True
         owned.drain_until_ms = until_ms
 
     def call_off_drain(self, owned: OwnedShard) -> None:
         """Hand over the jobs of a shard again."""
+        self._change()
         owned.draining = False
         self.dispatcher.resume(owned)
 
     def leave_to_scan(self, owned: OwnedShard, position: bytes) -> None:
         """Add the job at this position to what is left to scan."""
-        self.quiet = False
+        self._change()
         owned.leave_to_scan(position)
 
     # Taking jobs in
@@ -233,6 +240,7 @@ class Window:
         owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and t.requests_read and not t.scanned]
         if not owned_shards:
             self._all_is_read()
+            self._rest()
             return None
         if min(min(t.cursors) for t in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
@@ -283,13 +291,14 @@ class Window:
 
     def begin(self, scan: Scan) -> None:
         """Count the range as read; what is added to the ranges left to scan from now on is not lost."""
+        self._change()
         for owned in self._of(scan):
             for priority in _priorities(scan):
                 owned.cursors[priority] = max(owned.cursors[priority], scan.end)
 
     def unread(self, scan: Scan, start: bytes) -> None:
         """From here on the range of a scan is still to be read."""
-        self.quiet = False
+        self._change()
         for owned in self._of(scan):
             for priority in _priorities(scan):
                 owned.cursors[priority] = min(owned.cursors[priority], start)
@@ -321,7 +330,7 @@ class Window:
 
     def next_steps(self, now_ms: int) -> list[Step]:
         """The shards whose line should move, with their new low; often none."""
-        if self.quiet and now_ms < self._line_due_ms:
+        if now_ms < self._line_due_ms:
             return []
         goal = now_ms + max(self._lookahead_ms, self._least_lead_ms + self._step_ms)
         steps = []
@@ -357,19 +366,18 @@ class Window:
 
         Rule: scan_starts_at_remembered_line.
         """
-        self.quiet = False
+        self._change()
         for step in steps:
             owned = self.owned_shards.get(step.shard.number)
             if owned is not None and owned.owner == step.owner:
                 owned.line_ms = step.line_ms
                 owned.low_ms = step.low_ms
-        shortest = min(1000, self._longest_step_ms)
-        self._step_ms = shortest if self._found else min(2 * self._step_ms, self._longest_step_ms)
+        self._step_ms = self._shortest_step_ms if self._found else min(2 * self._step_ms, self._longest_step_ms)
         self._found = 0
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long the line may stay where it is."""
-        if not self.quiet:
+        if not self._line_due_ms:
             self._rest()
         return max(0, self._line_due_ms - now_ms)
 
