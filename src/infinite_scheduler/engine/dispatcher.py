@@ -5,17 +5,20 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import msgspec
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.destination_outage import DestinationOutage
 from infinite_scheduler.engine.judge import Judge, interrupted
 from infinite_scheduler.engine.lease import Gate
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.wheel import Wheel
+from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
-from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, Observer
+from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, JobsHeldBack, Observer
 from infinite_scheduler.policy.misfire import Misfire
 from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -43,7 +46,9 @@ class Flight(msgspec.Struct, gc=False):
     owned: OwnedShard
     started_ms: int
     marked: bool
+    outages: int  # of the destination that had ended when it began
     shown: bool = False
+    alone: bool = False
 
 
 Sink = Callable[[OwnedShard, Settlement], None]
@@ -65,6 +70,7 @@ class Dispatcher:
         self.owned_shards: dict[int, OwnedShard] = {}
         self.flights: dict[bytes, Flight] = {}
         self.paused = False
+        self.outage = DestinationOutage(plan.name, clock, tell, self.stir)
         self.sink: Sink = _unwired
         self.quarantine_job: QuarantineJob = _unwired
         self.release: Release = _unwired
@@ -79,6 +85,7 @@ class Dispatcher:
         self._begun = 0
         self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
         self._stirred = False
+        self._came_back = 0  # jobs, since that was last reported
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
@@ -161,6 +168,20 @@ class Dispatcher:
 
     # Jobs go out
 
+    @property
+    def closed(self) -> bool:
+        """Does it hand over nothing but probes: is the app paused, or its destination away?"""
+        return self.paused or self.outage.ongoing
+
+    @property
+    def most(self) -> int:
+        """How many jobs the next call may have: one that probes a destination that was away; none while it is."""
+        if self.paused:
+            return 0
+        if self.outage.ongoing:
+            return int(self.outage.may_probe)
+        return self._plan.handler.batch
+
     def stir(self) -> None:
         """Look for work soon, once for all calls until then."""
         if not self._stirred:
@@ -170,8 +191,11 @@ class Dispatcher:
     def fill(self) -> None:
         """Hand over ready jobs, as far as the concurrency allows."""
         self._stirred = False
+        if self._came_back:
+            count, self._came_back = self._came_back, 0
+            self._tell(JobsHeldBack(app=self.app, count=count))
         lateness: list[int] = []
-        while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
+        while self._free > 0 and len(self._ready) and self.most and self._gate.open:
             now_ms = self._gate.now_ms()
             for _ in range(min(self._free, AT_ONCE)):
                 batch = self._next_batch(now_ms)
@@ -183,13 +207,15 @@ class Dispatcher:
             self._tell(HandedOver(app=self.app, lateness_ms=lateness))
 
     def _next_batch(self, now_ms: int) -> list[Job]:
-        batch: list[Job] = []
-        while len(batch) < self._plan.handler.batch and len(self._ready):
+        batch, tried, most, probes = list[Job](), list[Job](), self.most, self.outage.ongoing
+        while len(batch) < most and len(self._ready):
             job = self._ready.pop()
             owned = self.owned_shards.get(job.shard)
             if owned is None or owned.held.get(job.key) is not job:
                 continue  # cancelled, moved, displaced or lost since it was queued
-            if not owned.may_fire:
+            if probes and self.outage.has_tried(job):
+                tried.append(job)
+            elif not owned.may_fire:
                 owned.parked.append(job)
             elif job.due_ms > now_ms:  # a clock was set back
                 self.wheel.add(job.due_ms, job.key, job)
@@ -197,7 +223,16 @@ class Dispatcher:
             elif not self._expire(job, owned, now_ms):
                 self._launch(job, owned, now_ms)
                 batch.append(job)
+        if tried:
+            self._queue_tried(tried, others=bool(batch))
         return batch
+
+    def _queue_tried(self, jobs: Sequence[Job], *, others: bool) -> None:
+        """Queue jobs again that have probed the destination before; if there are no others, they may probe again."""
+        for job in jobs:
+            self._ready.push(job.priority, job.due_ms, job)
+        if not others:
+            self.outage.try_all_again()
 
     def _expire(self, job: Job, owned: OwnedShard, now_ms: int) -> bool:
         """Settle a job without handing it over: it is too late by the app's policy."""
@@ -224,10 +259,13 @@ class Dispatcher:
         owned = self.owned_shards[job.shard]
         if not self._expire(job, owned, now_ms):
             self._launch(job, owned, now_ms)
+            self.flights[job.key].alone = True
             self._start([job])
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
     def _start(self, batch: Sequence[Job]) -> None:
+        if self.outage.ongoing:
+            self.outage.probe(batch[0])
         self._free -= 1
         number = self._begun = self._begun + 1
         self._calls[number] = self._loop.create_task(self._deliver(batch, number), name=self.app)
@@ -240,7 +278,7 @@ class Dispatcher:
         marked = owned.quarantined.pop(key, None) is not None
         if marked:
             owned.suspects.pop(key, None)
-        self.flights[key] = Flight(job, owned, now_ms, marked)
+        self.flights[key] = Flight(job, owned, now_ms, marked, self.outage.ended)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         try:
@@ -252,7 +290,7 @@ class Dispatcher:
                 raise
         else:
             for job in batch:
-                if job.key in self.flights:
+                if job.key in self.flights:  # or a copy of it that came back and is handed over again
                     self.report(job, RuntimeError("the handler ended without reporting this job"))
         finally:
             self._free += 1
@@ -289,6 +327,7 @@ class Dispatcher:
 
     def _take_back(self, job: Job) -> None:
         """Undo a hand-over that did not take place; the shard is reloaded before the job can be handed over."""
+        self.outage.call_off(job)
         flight = self.flights.pop(job.key)
         if flight.owned.handed_over.pop(job.key, None) is not None:
             flight.owned.held[job.key] = job
@@ -302,6 +341,11 @@ class Dispatcher:
         if flight is None or flight.job is not job:
             return
         del self.flights[job.key]
+        if isinstance(outcome, DestinationAway):
+            self.outage.away(job, outcome, flight.outages)
+            self._hold_back(flight)
+            return
+        self.outage.answered(job, outcome)
         settlement = self._judge.settlement(
             job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
         )
@@ -319,14 +363,38 @@ class Dispatcher:
             )
         self.sink(flight.owned, settlement)
 
+    def _hold_back(self, flight: Flight) -> None:
+        """Undo a hand-over that the destination did not take: the job waits again, as the same attempt.
+
+        A copy of it waits: a second report, and the end of the call that it came with, are about the old one. One that
+        was alone is known to the quarantine by identity, which hands it over again.
+        """
+        job, owned = flight.job, flight.owned
+        if flight.alone and owned.doubt is not None:
+            self._settle_again(flight, "its destination was away")  # or its mark would stay and charge it with a death
+            return
+        if owned.handed_over.pop(job.key, None) is None:
+            return  # the shard was lost: its new owner hands the job over
+        self._came_back += 1
+        job = job if flight.alone else copy(job)
+        owned.held[job.key] = job
+        if flight.marked:
+            owned.quarantined[job.key] = job
+        if not flight.alone:
+            self.queue(job)
+
     def _interrupted(self, job: Job) -> None:
         flight = self.flights.get(job.key)
         if flight is not None and flight.job is job:
             del self.flights[job.key]
-            now_ms = self._clock.wall_ms()
-            self.sink(
-                flight.owned, interrupted(job, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked)
-            )
+            self._settle_again(flight, "the node was stopped before the handler ended")
+
+    def _settle_again(self, flight: Flight, why: str) -> None:
+        now_ms = self._clock.wall_ms()
+        self.sink(
+            flight.owned,
+            interrupted(flight.job, why, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked),
+        )
 
     def long_running(self, since_ms: int) -> list[Running]:
         """Deliveries that began before `since_ms` and have not been shown yet."""
