@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from infinite_scheduler.client import Client, NewJob
     from infinite_scheduler.errors import (
         ConfigError,
+        DestinationAway,
         HandlerError,
         HandlerTimeout,
         InvalidPayload,
@@ -43,6 +44,7 @@ _HOME = {
     "client": ("Client", "NewJob"),
     "errors": (
         "ConfigError",
+        "DestinationAway",
         "HandlerError",
         "HandlerTimeout",
         "InvalidPayload",
@@ -81,6 +83,7 @@ __all__ = [
     "Accepted",
     "Client",
     "ConfigError",
+    "DestinationAway",
     "Done",
     "ExpireAfter",
     "Failed",

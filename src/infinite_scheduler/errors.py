@@ -19,6 +19,7 @@ SchedulerError
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
 │   │   └── StoreBusy             locks were held for too long; nothing was written
 │   ├── BrokerUnavailable       no Kafka broker answers, or the broker refuses the request
+│   ├── DestinationAway         what a handler hands over to takes nothing at the moment
 │   ├── HandlerTimeout          the handler exceeded its time-out
 │   └── WorkerDied              the handler ended its worker process
 ├── SendError                 Kafka did not take a message                   (retryable or not: see its attribute)
@@ -28,7 +29,10 @@ SchedulerError
 
 import enum
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import ClassVar
+
+_SECOND = timedelta(seconds=1)
 
 
 class ErrorKind(enum.StrEnum):
@@ -181,6 +185,21 @@ class BrokerUnavailable(Unavailable):
     """No Kafka broker answers, or the broker refuses the request."""
 
 
+class DestinationAway(Unavailable):
+    """What a handler hands jobs over to takes none at the moment, whatever the job: raised, or reported, by handlers.
+
+    It is not an error of the job, so no attempt is counted. The node holds the app back: it probes with one job at a
+    time, after `retry_after` if that is given, and goes on by itself when a probe succeeds.
+    """
+
+    retry_after_s: float | None = None
+
+    def __init__(self, reason: str, retry_after: timedelta | float | None = None) -> None:
+        super().__init__(reason)
+        if retry_after is not None:  # kept as a number: plain values pass from a worker process to the node
+            self.retry_after_s = retry_after / _SECOND if isinstance(retry_after, timedelta) else float(retry_after)
+
+
 class HandlerTimeout(Unavailable):
     """A handler exceeded its time-out."""
 
@@ -194,13 +213,19 @@ class WorkerDied(Unavailable):
 
 
 class SendError(SchedulerError):
-    """Kafka did not take a message. `retryable` says whether the same message may be accepted later."""
+    """Kafka did not take a message. `retryable` says whether the same message may be accepted later.
 
-    def __init__(self, message: str, *, code: str, retryable: bool, too_large: bool = False) -> None:
+    `refused` says whether it is this message that is not taken; if not, the topic takes none at the moment.
+    """
+
+    def __init__(
+        self, message: str, *, code: str, retryable: bool, too_large: bool = False, refused: bool = False
+    ) -> None:
         super().__init__(message)
         self.code = code  # Kafka's name of the error
         self.retryable = retryable
         self.too_large = too_large
+        self.refused = refused or too_large
 
 
 class StoreBroken(SchedulerError):

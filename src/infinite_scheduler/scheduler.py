@@ -238,6 +238,7 @@ class Scheduler(Client):
             self.counters.gauge("shards_owned", lambda: self._engine.shards_owned if self._engine else 0)
             self.counters.gauge("store_clock_offset_ms", self._engine.clock_offset_ms)
             self.counters.gauge("apps_without_node", lambda: self._engine.apps_without_node if self._engine else 0)
+            self.counters.gauge("apps_held_back", lambda: len(self._engine.held_back()) if self._engine else 0)
             self.counters.gauge("bytes_held", lambda: self._engine.bytes_held if self._engine else 0)
             if self._doors.configs:
                 self._make_doors()

@@ -7,8 +7,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
+from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.model import Job
 
 
@@ -36,6 +38,15 @@ def _error(job: Job) -> Exception | None:
     except ValueError as error:
         return error
     return None
+
+
+def away(work: Job | Sequence[Job]) -> None:
+    del work
+    raise DestinationAway("the gateway is closed", retry_after=timedelta(seconds=90))
+
+
+async def away_async(work: Job | Sequence[Job]) -> None:
+    away(work)
 
 
 GATE = threading.Event()

@@ -10,9 +10,10 @@ import pytest
 
 from infinite_scheduler import KafkaHandler, SmsRetryJobHandler
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.handlers.python import PythonHandler
-from infinite_scheduler.testing import HandlerContract
+from infinite_scheduler.testing import HandlerContract, ManualClock
 from tests.contract import functions
 from tests.services.topics import read
 
@@ -39,6 +40,16 @@ class FunctionContract(HandlerContract):
 
     def make_stuck_handler(self, clock: Clock, timeout_ms: int | None) -> Handler:
         return self._make(self.hanging, clock, timeout_ms)
+
+    def make_away_handler(self, clock: Clock) -> Handler:
+        return self._make("away_async" if "async" in self.function else "away", clock, LONG_MS)
+
+    async def test_the_wait_that_a_destination_asks_for_is_passed_on(self) -> None:
+        async with self._running(self.make_away_handler(ManualClock())) as handler:
+            reports = await self._handed_over(handler, self._jobs(1))
+        ((_, answer),) = reports.told
+        assert isinstance(answer, DestinationAway)
+        assert (str(answer), answer.retry_after_s) == ("the gateway is closed", 90)
 
     def _make(self, function: str, clock: Clock, timeout_ms: int | None) -> Handler:
         return PythonHandler(
@@ -132,6 +143,9 @@ class TestKafka(TopicContract):
     def make_stuck_handler(self, clock: Clock, timeout_ms: int | None) -> Handler:
         return KafkaHandler(NOWHERE, self.topic, timeout_ms=timeout_ms or LONG_MS, clock=clock)
 
+    def make_away_handler(self, clock: Clock) -> Handler:
+        return self.make_stuck_handler(clock, 300)
+
 
 class TestSmsRetry(TopicContract):
     data = b'{"campaignTaskId": 7}'
@@ -142,3 +156,6 @@ class TestSmsRetry(TopicContract):
 
     def make_stuck_handler(self, clock: Clock, timeout_ms: int | None) -> Handler:
         return SmsRetryJobHandler(NOWHERE, self.topic, timeout_ms=timeout_ms or LONG_MS, clock=clock)
+
+    def make_away_handler(self, clock: Clock) -> Handler:
+        return self.make_stuck_handler(clock, 300)

@@ -23,7 +23,7 @@ from infinite_scheduler.model import (
     position,
     start_of,
 )
-from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
@@ -639,6 +639,7 @@ class StatementsContract:
             draining=True,
             clock_off=True,
             clock_offset_ms=-7000,
+            held_back={SMS: HeldBack(since_ms=NOW, reason="closed")},
             beat=2,
             beat_ms=9,
         )

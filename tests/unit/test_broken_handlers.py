@@ -3,13 +3,14 @@
 import asyncio
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.errors import HandlerTimeout, InvalidPayload
+from infinite_scheduler.errors import DestinationAway, HandlerTimeout, InvalidPayload
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.model import Done, Failed, Job
 from infinite_scheduler.testing import HandlerContract
@@ -22,12 +23,27 @@ class Plain(Handler):
 
     batch = 3
 
-    def __init__(self, clock: Clock, arrived: list[str], *, hangs: bool = False, timeout_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        arrived: list[str],
+        *,
+        hangs: bool = False,
+        timeout_ms: int | None = None,
+        is_away: bool = False,
+    ) -> None:
         self.clock, self.arrived, self.hangs, self.timeout_ms = clock, arrived, hangs, timeout_ms
+        self.is_away = is_away
+
+    async def ready(self) -> None:
+        if self.is_away:
+            raise DestinationAway("closed")
 
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
         for job in jobs:
-            if self.hangs:
+            if self.is_away:
+                await self.come_back(job, report)
+            elif self.hangs:
                 await self.hang(job, report)
             elif job.payload == BAD:
                 await self.refuse(job, report)
@@ -37,6 +53,9 @@ class Plain(Handler):
     async def deliver(self, job: Job, report: Report) -> None:
         self.arrived.append(job.id)
         report(job, Done())
+
+    async def come_back(self, job: Job, report: Report) -> None:
+        report(job, DestinationAway("closed"))
 
     async def refuse(self, job: Job, report: Report) -> None:
         report(job, ValueError("bad data"))
@@ -95,6 +114,9 @@ class PlainContract(HandlerContract):
 
     def make_stuck_handler(self, clock: Clock, timeout_ms: int | None) -> Handler:
         return self.kind(clock, self.messages, hangs=True, timeout_ms=timeout_ms)
+
+    def make_away_handler(self, clock: Clock) -> Handler:
+        return self.kind(clock, self.messages, is_away=True)
 
     async def arrived(self) -> Collection[str]:
         return self.messages
@@ -309,6 +331,33 @@ class StartsOnce(Plain):
         self.stopped = True
 
 
+class BlamesTheJob(Plain):
+    async def come_back(self, job: Job, report: Report) -> None:
+        report(job, ConnectionError("closed"))
+
+
+class ForgetsWhatCameBack(Plain):
+    async def come_back(self, job: Job, report: Report) -> None:
+        return
+
+
+class MissesItsDestination(Plain):
+    async def ready(self) -> None:
+        raise DestinationAway("closed")
+
+
+class LooksInOtherWords(Plain):
+    async def ready(self) -> None:
+        raise RuntimeError("closed")
+
+
+class LooksForEver(Plain):
+    async def ready(self) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+
 BROKEN: Mapping[str, Sequence[type[Plain]]] = {
     "test_a_call_takes_as_many_jobs_as_the_batch_says_and_reports_each_of_them_once": [ReportsTwice, ForgetsTheLast],
     "test_a_job_that_is_done_has_arrived": [HandsNothingOver],
@@ -319,6 +368,12 @@ BROKEN: Mapping[str, Sequence[type[Plain]]] = {
     "test_reports_come_in_the_thread_of_the_event_loop": [ReportsInAThread],
     "test_calls_at_the_same_time_report_their_own_jobs": [ConfusesCalls],
     "test_the_same_job_may_come_again": [RefusesRepeats],
+    "test_a_destination_that_takes_nothing_is_told_for_each_job_and_is_no_fault_of_theirs": [
+        BlamesTheJob,
+        ForgetsWhatCameBack,
+    ],
+    "test_a_look_at_the_destination_finds_it_there_or_says_why_not": [MissesItsDestination, LooksInOtherWords],
+    "test_a_look_at_the_destination_ends_when_it_is_cancelled": [LooksForEver],
     "test_data_that_can_be_handed_over_is_accepted_at_the_door": [RefusesGoodData],
     "test_a_check_refuses_with_invalid_payload_and_only_where_checks_says_so": [ChecksInSecret, RefusesInOtherWords],
     "test_a_message_of_somebody_else_is_not_adopted": [AdoptsEverything],
@@ -337,7 +392,7 @@ BROKEN: Mapping[str, Sequence[type[Plain]]] = {
     "test_a_handler_that_was_stopped_can_be_started_again": [StartsOnce],
 }
 PROMISES = [name for name, _ in inspect.getmembers(HandlerContract, inspect.isfunction) if name.startswith("test_")]
-RED = (AssertionError, InvalidPayload, TimeoutError, ValueError, TypeError, RuntimeError)
+RED = (AssertionError, DestinationAway, InvalidPayload, TimeoutError, ValueError, TypeError, RuntimeError)
 
 
 async def tried(kind: type[Plain], promise: str, patience_s: float) -> None:

@@ -36,7 +36,7 @@ from infinite_scheduler.model import (
     Status,
     new_key,
 )
-from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.cluster_state import AppInfo, HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Source, TopicPosition
 from infinite_scheduler.store.looking import Found, Survey
 from infinite_scheduler.store.sql.tables import DAILY
@@ -128,6 +128,8 @@ VIEW = View(
 )
 COUNTS = {"sms": {"accepted": 1_234_567, "done": 1_000_000, "failed": 3, "other": 1}}
 FULL = Survey(view=VIEW, counts=COUNTS)
+HOLDING = node(1, held_back={"sms": HeldBack(since_ms=NOW - 90_000, reason="no topic 'SMS_Send'")})
+HELD_BACK = Survey(view=msgspec.structs.replace(VIEW, nodes=(HOLDING,)), counts=COUNTS)
 EMPTY = Survey(view=View(nodes=(), shards=(), apps=()), counts={})
 
 
@@ -310,15 +312,18 @@ COMMANDS: Mapping[str, tuple[FakeClient, Command]] = {
     "explain, overdue": (FakeClient([LATE]), lambda s: jobs.explain_job(s, "x")),
     "explain, retried": (FakeClient([RETRIED]), lambda s: jobs.explain_job(s, "x")),
     "explain, no node": (FakeClient([LATE], EMPTY), lambda s: jobs.explain_job(s, "x")),
+    "explain, held back": (FakeClient([LATE], HELD_BACK), lambda s: jobs.explain_job(s, "x")),
     "schedule": (FakeClient(), lambda s: schedule._accept(s, SPEC)),
     "schedule, repeated": (FakeClient(), lambda s: schedule._accept(s, WITH_KEY)),
     "nodes": (FakeClient(), cluster.list_nodes),
     "nodes, none": (FakeClient(survey=EMPTY), cluster.list_nodes),
+    "nodes, one holds back": (FakeClient(survey=HELD_BACK), cluster.list_nodes),
     "nodes drain": (FakeClient(), lambda s: cluster.drain_node(s, "n2", wait=False)),
     "nodes drain, waiting": (FakeClient(), lambda s: cluster.drain_node(s, "n4", wait=True)),
     "nodes resume": (FakeClient(), lambda s: cluster.resume_node(s, "n2")),
     "apps list": (FakeClient(), cluster.list_apps),
     "apps list, none": (FakeClient(survey=EMPTY), cluster.list_apps),
+    "apps list, held back": (FakeClient(survey=HELD_BACK), cluster.list_apps),
     "apps pause": (FakeClient(), lambda s: cluster.pause_app(s, "sms")),
     "apps resume": (FakeClient(), lambda s: cluster.resume_app(s, "sms")),
     "dlq list": (FakeClient(letters=LETTERS), letters_listed),
@@ -328,6 +333,7 @@ COMMANDS: Mapping[str, tuple[FakeClient, Command]] = {
     "dlq show, empty": (FakeClient(letters=LETTERS), lambda s: dlq.show_letter(s, TOMBSTONE.id)),
     "dlq replay": (FakeClient(letters=LETTERS), lambda s: dlq.replay_letters(s, ALL_LETTERS, dlq.When())),
     "ingest status": (FakeClient(), lambda s: ingest.show_status(s, "jobs", None)),
+    "ingest status, held back": (FakeClient(survey=HELD_BACK), lambda s: ingest.show_status(s, "jobs", None)),
     "ingest status, away": (FakeClient(), lambda s: ingest.show_status(s, "away", None)),
     "ingest status, untold": (FakeClient(), lambda s: ingest.show_status(s, "untold", None)),
     "ingest offsets": (FakeClient(), lambda s: ingest.list_offsets(s, "jobs", "readers")),

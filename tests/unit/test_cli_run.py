@@ -29,6 +29,7 @@ KINDS = [
     (errors.StoreUnavailable, "unavailable", 5),
     (errors.StoreBusy, "unavailable", 5),
     (errors.BrokerUnavailable, "unavailable", 5),
+    (errors.DestinationAway, "unavailable", 5),
     (errors.StoreBroken, "broken", 5),
     (errors.SendError, "failed", 1),
     (errors.HandlerTimeout, "failed", 1),

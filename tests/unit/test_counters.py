@@ -27,6 +27,11 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
         events.JobsSettled(app="shop", counts={"done": 2, "failed": 1}),
         events.JobsSettled(app="shop", counts={"done": 1, "retried": 4, "expired": 1, "cancelled": 2}),
         events.AttemptFailed(app="shop", job_id="x", attempt=1, error="e", request_id=None, next_due_ms=None),
+        events.JobsHeldBack(app="shop", count=3),
+        events.JobsHeldBack(app="shop", count=1),
+        events.AppHeldBack(app="shop", error="no topic"),
+        events.AppHeldBack(app="shop", error="no right"),
+        events.AppResumed(app="shop", held_back_ms=7000),
         events.Early(app="shop", count=1),
         events.Swept(app="shop", count=7, job_ids=["a"]),
         events.SuspectsFound(app="shop", count=30, batch=30),
@@ -44,6 +49,9 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
         "cancelled": 2,
         "retried": 4,
         "attempts_failed": 1,
+        "held_back": 4,
+        "destination_away": 1,
+        "destination_away_ms": 7000,
         "early": 1,
         "swept": 7,
         "suspects": 30,
@@ -124,6 +132,13 @@ def test_the_store_is_away_until_it_is_back() -> None:
     counters(events.StoreBack(away_ms=5))
     counters(events.StoreAway(error="refused", kept=0))
     assert counters.snapshot()["node"]["store_away"] == 2
+
+
+def test_a_destination_is_away_until_it_is_back() -> None:
+    counters = told(events.AppHeldBack(app="shop", error="no topic"))
+    assert counters.snapshot()["apps"]["shop"]["destination_is_away"] is True
+    counters(events.AppResumed(app="shop", held_back_ms=5))
+    assert counters.snapshot()["apps"]["shop"]["destination_is_away"] is False
 
 
 def test_gauges_are_read_when_somebody_looks() -> None:

@@ -105,7 +105,7 @@ async def test_every_gauge_is_in_the_reference() -> None:
         h.scheduler.app("reminders")(print)
         await h.start()
         gauges = h.scheduler.counters.snapshot()["gauges"]
-    assert {"apps_without_node", "store_clock_offset_ms"} <= gauges.keys()
+    assert {"apps_without_node", "apps_held_back", "store_clock_offset_ms"} <= gauges.keys()
     assert all(f"`{name}`" in PYTHON for name in gauges)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from infinite_scheduler import KafkaHandler, RetryPolicy, Status
-from infinite_scheduler.errors import ConfigError, HandlerError, InvalidPayload, SendError
+from infinite_scheduler.errors import ConfigError, DestinationAway, HandlerError, InvalidPayload, SendError
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.producer import Delivered, Record
 from infinite_scheduler.model import Done, Failed, Job, JobId
 from infinite_scheduler.testing import Harness, ManualClock
 from infinite_scheduler.testing.manual_clock import START_MS
+from infinite_scheduler.views.explain import Reason, explain
 from tests.services.topics import read
 
 NOWHERE = "127.0.0.1:1"
@@ -223,6 +224,7 @@ class Scripted:
 
 
 PASSING = SendError("no broker took it", code="_MSG_TIMED_OUT", retryable=True)
+COMPANY = SendError("another is invalid", code="_INVALID_DIFFERENT_RECORD", retryable=True, refused=True)
 FOR_GOOD = SendError("the message is too large", code="MSG_SIZE_TOO_LARGE", retryable=False, too_large=True)
 
 
@@ -232,27 +234,38 @@ async def test_each_job_ends_as_its_own_message_did() -> None:
     outcomes: dict[str, object] = {}
     jobs = [job(number=n) for n in range(4)]
     await made.handle(jobs, lambda one, outcome: outcomes.__setitem__(one.id, outcome))
-    assert list(outcomes.values()) == [Done(), PASSING, Failed("the message is too large"), Done()]
+    done, away, failed, also_done = outcomes.values()
+    assert (done, failed, also_done) == (Done(), Failed("the message is too large"), Done())
+    assert isinstance(away, DestinationAway)
+    assert str(away) == "no broker took it"
     assert list(outcomes) == [one.id for one in jobs]
 
 
-async def test_a_passing_error_is_retried_by_the_engine_and_a_lasting_one_is_not() -> None:
+async def test_a_message_that_was_refused_with_another_one_is_an_error_of_its_job() -> None:
+    made = handler()
+    made._producer = Scripted(COMPANY)  # type: ignore[assignment]
+    outcomes: list[object] = []
+    await made.handle([job()], lambda _, outcome: outcomes.append(outcome))
+    assert outcomes == [COMPANY]
+
+
+async def test_a_topic_that_takes_nothing_holds_the_app_back_and_a_message_that_is_refused_fails() -> None:
     async with Harness() as h:
         made = handler()
         made._producer = scripted = Scripted(PASSING, FOR_GOOD)  # type: ignore[assignment]
-        h.scheduler.add_app("sms", made, retry=RetryPolicy(delays=["10s"], jitter=0))
+        h.scheduler.add_app("sms", made, retry=RetryPolicy(max_attempts=1))
         await h.start()
         first = await h.client.schedule("sms", {"n": 1}, delay="1s")
         second = await h.client.schedule("sms", {"n": 2}, delay="2s")
         await h.advance("5s")
-        found = await h.client.get(second.id)
-        assert (found.status, found.error) == (Status.FAILED, "the message is too large")
-        await h.advance("10s")
-        found = await h.client.get(first.id)
-        assert (found.status, found.job.attempt) == (Status.DONE, 2)
-        assert [error.error for error in found.attempts] == ["SendError: no broker took it"]
-        attempts = [dict(one.headers)["job-attempt"] for one in scripted.records if one.key == first.id.encode()]
-        assert attempts == [b"1", b"2"]
+        assert [(await h.client.get(one.id)).status for one in (first, second)] == [Status.PENDING] * 2
+        await h.advance("2s")
+        found = [await h.client.get(one.id) for one in (first, second)]
+        assert sorted(one.error or "" for one in found) == ["", "the message is too large"]
+        assert {one.status for one in found} == {Status.DONE, Status.FAILED}
+        assert {one.job.attempt for one in found} == {1}
+        assert {dict(one.headers)["job-attempt"] for one in scripted.records} == {b"1"}
+        assert len(scripted.records) == 3
 
 
 async def test_due_jobs_are_in_the_topic_once_each_and_done(mock_kafka: str) -> None:
@@ -268,15 +281,18 @@ async def test_due_jobs_are_in_the_topic_once_each_and_done(mock_kafka: str) -> 
         assert sorted(json.loads(each.value or b"")["jobParams"]["n"] for each in found) == list(range(600))
 
 
-async def test_a_start_without_a_broker_works_and_jobs_are_tried_again() -> None:
+async def test_a_start_without_a_broker_works_and_jobs_wait() -> None:
     async with Harness(patience=BUSY) as h:
         h.scheduler.add_app("sms", KafkaHandler(NOWHERE, "t", timeout_ms=300, clock=h.clock))
         await h.start()
         one = await h.client.schedule("sms", {}, delay="1s")
         await h.advance("1500ms")
         found = await h.client.get(one.id)
-        assert found.status is Status.PENDING
-        assert "no broker at 127.0.0.1:1" in (found.attempts[0].error or "")
+        assert (found.status, found.job.attempt) == (Status.PENDING, 1)
+        await h.advance("3s")
+        explained = explain(found, await h.client.survey(), now_ms=h.clock.wall_ms(), lease_ms=10_000)
+        assert explained.reason is Reason.HELD_BACK
+        assert "no broker at 127.0.0.1:1" in explained.why
 
 
 async def test_a_stop_that_interrupts_takes_back_what_was_not_sent() -> None:
@@ -323,8 +339,7 @@ async def test_a_stop_waits_for_no_broker() -> None:
     await asyncio.wait_for(made.stop(), 5)
     await sending
     (error,) = outcomes
-    assert isinstance(error, SendError)
-    assert error.retryable
+    assert isinstance(error, DestinationAway)
 
 
 def test_a_message_is_given_up_before_the_time_out_of_the_app() -> None:

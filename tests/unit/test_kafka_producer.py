@@ -15,6 +15,7 @@ from infinite_scheduler.kafka.embedded import embedded_broker
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.producer import Producer, Record
 from tests.services.topics import read
+from tests.waiting import until_async
 
 NOWHERE = "127.0.0.1:1"
 
@@ -301,3 +302,37 @@ async def test_a_client_that_gave_up_for_good_is_made_anew(monkeypatch: pytest.M
         assert await sent(producer, Record("t", None, b"4"), Record("t", None, b"5")) == {0: None, 1: None}
         assert clients[0].purged
         assert clients[0].closed
+
+
+class UnwantedClient(BrokenClient):
+    """Is told by the brokers that it may do nothing at all, as soon as it has connected."""
+
+    def produce(self, topic: str, value: object, key: object, partition: int, report: Any, headers: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "fatal", fatal=True))
+
+    def poll(self, timeout: float) -> int:
+        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "not allowed", fatal=True))
+
+
+async def test_a_client_that_is_not_allowed_anything_is_told_so_and_another_is_made_when_there_is_something_to_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients: list[BrokenClient] = []
+    wanted = False
+
+    def make(*_: object, **__: object) -> BrokenClient:
+        clients.append(BrokenClient(breaks=False) if wanted else UnwantedClient(breaks=True))
+        return clients[-1]
+
+    monkeypatch.setattr(module, "new_client", make)
+    monkeypatch.setattr(module, "_IDLE_S", 0.005)
+    async with producer_to(NOWHERE) as producer:
+        await until_async(lambda: producer._broken)
+        await asyncio.sleep(0.05)
+        assert len(clients) == 1, "it was made anew for nothing"
+        error = (await sent(producer, Record("t", None, b"1")))[0]
+        assert error is not None
+        assert not error.refused
+        assert "grant this user IdempotentWrite" in str(error)
+        wanted = True
+        assert await sent(producer, Record("t", None, b"2")) == {0: None}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from infinite_scheduler.model import Attempt, Job, JobId, JobRecord, Owner, Shard, Status
-from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.cluster_state import AppInfo, HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.explain import Explanation, Reason, explain
 from infinite_scheduler.views.node import NodeState, node_state, silence_ms
@@ -225,3 +225,25 @@ def test_what_runs_on_a_node_that_drains_is_in_flight() -> None:
     answer = judged(record(attempts=(RUNNING,)), around)
     assert answer.reason is Reason.IN_FLIGHT
     assert "is not alive" not in answer.why
+
+
+HELD_BACK = msgspec.structs.replace(NODE, held_back={"sms": HeldBack(since_ms=NOW - 90_000, reason="no topic")})
+
+
+@pytest.mark.parametrize("attempts", [(), (RUNNING,)], ids=["waits", "was handed over for long"])
+def test_a_job_whose_owner_holds_its_app_back_says_since_when_and_why(attempts: tuple[Attempt, ...]) -> None:
+    answer = judged(record(attempts=attempts), survey(nodes=(HELD_BACK,)))
+    assert answer.reason is Reason.HELD_BACK
+    assert "but node scheduler-1 holds app sms back since 2029-12-31T23:58:30.000Z, 1m 30s ago: no topic" in answer.why
+    assert any("go on by themselves" in note for note in answer.notes)
+
+
+def test_a_job_that_is_not_due_tells_of_the_app_that_is_held_back() -> None:
+    answer = judged(record(NOW + 5000), survey(nodes=(HELD_BACK,)))
+    assert answer.reason is Reason.NOT_DUE
+    assert any("no topic" in note for note in answer.notes)
+
+
+def test_what_another_node_holds_back_does_not_matter() -> None:
+    other = msgspec.structs.replace(HELD_BACK, nonce="n2", node_id="scheduler-2")
+    assert judged(record(), survey(nodes=(NODE, other))).reason is Reason.WAITS_FOR_PLACE

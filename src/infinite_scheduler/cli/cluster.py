@@ -1,9 +1,11 @@
 """Commands about apps and nodes."""
 
+from collections.abc import Sequence
+
 from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
-from infinite_scheduler.views.app import PauseView, app_views
+from infinite_scheduler.views.app import AppView, PauseView, app_views
 from infinite_scheduler.views.node import LIVING, DrainView, node_state, node_views
 from infinite_scheduler.views.times import ms_of, relative, span
 
@@ -33,7 +35,7 @@ async def list_nodes(session: StoreSession) -> None:
                 node.node,
                 node.nonce[:NONCE_SHOWN],
                 node.state,
-                ", ".join(node.apps),
+                ", ".join(f"{app} (held back)" if app in node.held_back else app for app in node.apps),
                 node.shards,
                 relative(ms_of(node.started_at), now_ms),
                 f"{span(node.silent_ms)} ago",
@@ -129,6 +131,18 @@ async def list_apps(session: StoreSession) -> None:
         whole=("app", "state", "shards", *SHOWN_COUNTS),
         spare=("retried", "expired", "cancelled", "nodes"),
     )
+    say_what_is_held_back(session, apps)
+
+
+def say_what_is_held_back(session: StoreSession, apps: Sequence[AppView]) -> None:
+    """Print for each app, and each node that holds it back, since when and why."""
+    for app in apps:
+        for held in app.held_back:
+            since = relative(ms_of(held.since), session.now_ms)
+            session.out.say(
+                f"Held back: {app.app}, by node {held.node}, since {held.since}, {since}: {held.reason}",
+                style="bold red",
+            )
 
 
 async def pause_app(session: StoreSession, app: str) -> None:

@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from infinite_scheduler.cli.cluster import say_what_is_held_back
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.doors import Doors
@@ -12,6 +13,7 @@ from infinite_scheduler.errors import InvalidRequest, PositionsMoved
 from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.status import PositionChange, Reset, look, parse_reset, plan_reset
 from infinite_scheduler.kafka.admin import Admin
+from infinite_scheduler.views.app import app_views
 from infinite_scheduler.views.times import ms_of, relative
 from infinite_scheduler.views.topic import OffsetView, PartitionView, TopicView, offset_views, reset_view, topic_view
 
@@ -72,6 +74,8 @@ async def show_status(session: StoreSession, topic: str | None, group: str | Non
             session.out.record(view)
         else:
             _print_status(session, view)
+    if not session.out.as_json:
+        say_what_is_held_back(session, app_views(await session.client.survey(), session.now_ms, session.lease_ms))
     return 0 if all(view.ready for view in found) else NOT_READY
 
 

@@ -26,6 +26,7 @@ STATUS_STYLES: Final = {
     "drained": "yellow",
     "clock off": "red",
     "no node": "red",
+    "held back": "red",
     "silent": "red",
     "dead": "red",
     "paused": "yellow",

@@ -19,7 +19,7 @@ from infinite_scheduler.observe.events import (
     Observer,
     OrphanApp,
 )
-from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo, View
+from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo, View
 from infinite_scheduler.store.ownership import Claim, Ownership
 
 LOOKS = 4
@@ -95,9 +95,11 @@ class Membership:
         heartbeat_ms: int,
         drain_timeout_ms: int,
         seen: Callable[[View], None],
+        held_back: Callable[[], Mapping[str, HeldBack]],
         tell: Observer,
     ) -> None:
         self._seen = seen  # is told of every view before it is acted on
+        self._held_back = held_back  # the apps, and why
         self._node = node
         self._ownership = ownership
         self._holders = holders
@@ -160,6 +162,7 @@ class Membership:
             draining=self._withdrawn,
             clock_off=self._off,
             clock_offset_ms=self._reference.offset_ms(),
+            held_back=self._held_back(),
         )
         self._lease.answered()
         if renew:

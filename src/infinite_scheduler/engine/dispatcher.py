@@ -5,17 +5,20 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import msgspec
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.engine.destination_outage import DestinationOutage
 from infinite_scheduler.engine.judge import Judge, interrupted
 from infinite_scheduler.engine.lease import Gate
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.wheel import Wheel
+from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
-from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, Observer
+from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, JobsHeldBack, Observer
 from infinite_scheduler.policy.misfire import Misfire
 from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -43,6 +46,7 @@ class Flight(msgspec.Struct, gc=False):
     owned: OwnedShard
     started_ms: int
     marked: bool
+    outages: int  # of the destination that had ended when it began
     size: int | None = None  # of the window in which it was when its process ended
     alone: bool = False  # handed over by the quarantine, with nothing else in flight
     shown: bool = False
@@ -67,6 +71,7 @@ class Dispatcher:
         self.owned_shards: dict[int, OwnedShard] = {}
         self.flights: dict[bytes, Flight] = {}
         self.paused = False
+        self.outage = DestinationOutage(plan.name, clock, tell, self.stir)
         self.sink: Sink = _unwired
         self.quarantine_job: QuarantineJob = _unwired
         self.release: Release = _unwired
@@ -82,6 +87,7 @@ class Dispatcher:
         self._calls: dict[int, asyncio.Task[None]] = {}  # calls of the handler in progress, in the order of their start
         self._not_begun: dict[int, Sequence[Job]] = {}  # their jobs, until their first step
         self._stirred = False
+        self._came_back = 0  # jobs, since that was last reported
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
@@ -164,6 +170,20 @@ class Dispatcher:
 
     # Jobs go out
 
+    @property
+    def closed(self) -> bool:
+        """Does it hand over nothing but probes: is the app paused, or its destination away?"""
+        return self.paused or self.outage.ongoing
+
+    @property
+    def most(self) -> int:
+        """How many jobs the next call may have: one that probes a destination that was away; none while it is."""
+        if self.paused:
+            return 0
+        if self.outage.ongoing:
+            return int(self.outage.may_probe)
+        return self._plan.handler.batch
+
     def stir(self) -> None:
         """Look for work soon, once for all calls until then."""
         if not self._stirred:
@@ -175,8 +195,11 @@ class Dispatcher:
         self._stirred = False
         if self._not_begun:
             self._recall()
+        if self._came_back:
+            count, self._came_back = self._came_back, 0
+            self._tell(JobsHeldBack(app=self.app, count=count))
         lateness: list[int] = []
-        while self._free > 0 and len(self._ready) and not self.paused and self._gate.open:
+        while self._free > 0 and len(self._ready) and self.most and self._gate.open:
             now_ms = self._gate.now_ms()
             for _ in range(min(self._free, AT_ONCE)):
                 batch = self._next_batch(now_ms)
@@ -188,13 +211,15 @@ class Dispatcher:
             self._tell(HandedOver(app=self.app, lateness_ms=lateness))
 
     def _next_batch(self, now_ms: int) -> list[Job]:
-        batch: list[Job] = []
-        while len(batch) < self._plan.handler.batch and len(self._ready):
+        batch, tried, most, probes = list[Job](), list[Job](), self.most, self.outage.ongoing
+        while len(batch) < most and len(self._ready):
             job = self._ready.pop()
             owned = self.owned_shards.get(job.shard)
             if owned is None or owned.held.get(job.key) is not job:
                 continue  # cancelled, moved, displaced or lost since it was queued
-            if not owned.may_fire:
+            if probes and self.outage.has_tried(job):
+                tried.append(job)
+            elif not owned.may_fire:
                 owned.parked.append(job)
             elif job.due_ms > now_ms:  # a clock was set back
                 self.wheel.add(job.due_ms, job.key, job)
@@ -202,7 +227,16 @@ class Dispatcher:
             elif not self._expire(job, owned, now_ms):
                 self._launch(job, owned, now_ms)
                 batch.append(job)
+        if tried:
+            self._queue_tried(tried, others=bool(batch))
         return batch
+
+    def _queue_tried(self, jobs: Sequence[Job], *, others: bool) -> None:
+        """Queue jobs again that have probed the destination before; if there are no others, they may probe again."""
+        for job in jobs:
+            self._ready.push(job.priority, job.due_ms, job)
+        if not others:
+            self.outage.try_all_again()
 
     def _expire(self, job: Job, owned: OwnedShard, now_ms: int) -> bool:
         """Settle a job without handing it over: it is too late by the app's policy."""
@@ -234,6 +268,8 @@ class Dispatcher:
             self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
 
     def _start(self, batch: Sequence[Job]) -> None:
+        if self.outage.ongoing:
+            self.outage.probe(batch[0])
         self._free -= 1
         number = self._begun = self._begun + 1
         self._not_begun[number] = batch
@@ -246,7 +282,7 @@ class Dispatcher:
         owned.handed_over[key] = job
         marked = owned.quarantined.pop(key, None) is not None
         size = owned.suspects.pop(key, None) if marked else None
-        self.flights[key] = Flight(job, owned, now_ms, marked, size)
+        self.flights[key] = Flight(job, owned, now_ms, marked, self.outage.ended, size)
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         del self._not_begun[number]
@@ -260,7 +296,7 @@ class Dispatcher:
                 raise
         else:
             for job in batch:
-                if job.key in self.flights:
+                if job.key in self.flights:  # or a copy of it that came back and is handed over again
                     self.report(job, RuntimeError("the handler ended without reporting this job"))
         finally:
             self._end_call(number)
@@ -318,6 +354,7 @@ class Dispatcher:
 
     def _taken_back(self, job: Job) -> Flight | None:
         """Undo a hand-over that did not take place; None if it has ended, or the shard is not owned any more."""
+        self.outage.call_off(job)
         flight = self.flights.get(job.key)
         if flight is None or flight.job is not job:
             return None
@@ -349,6 +386,11 @@ class Dispatcher:
         if flight is None or flight.job is not job:
             return
         del self.flights[job.key]
+        if isinstance(outcome, DestinationAway):
+            self.outage.away(job, outcome, flight.outages)
+            self._hold_back(flight)
+            return
+        self.outage.answered(job, outcome)
         settlement = self._judge.settlement(
             job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
         )
@@ -366,14 +408,38 @@ class Dispatcher:
             )
         self.sink(flight.owned, settlement)
 
+    def _hold_back(self, flight: Flight) -> None:
+        """Undo a hand-over that the destination did not take: the job waits again, as the same attempt.
+
+        A copy of it waits: a second report, and the end of the call that it came with, are about the old one. One that
+        was alone is known to the quarantine by identity, which hands it over again.
+        """
+        job, owned = flight.job, flight.owned
+        if flight.alone and owned.doubt is not None:
+            self._settle_again(flight, "its destination was away")  # or its mark would stay and charge it with a death
+            return
+        if owned.handed_over.pop(job.key, None) is None:
+            return  # the shard was lost: its new owner hands the job over
+        self._came_back += 1
+        job = job if flight.alone else copy(job)
+        owned.held[job.key] = job
+        if flight.marked:
+            owned.quarantined[job.key] = job
+        if not flight.alone:
+            self.queue(job)
+
     def _interrupted(self, job: Job) -> None:
         flight = self.flights.get(job.key)
         if flight is not None and flight.job is job:
             del self.flights[job.key]
-            now_ms = self._clock.wall_ms()
-            self.sink(
-                flight.owned, interrupted(job, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked)
-            )
+            self._settle_again(flight, "the node was stopped before the handler ended")
+
+    def _settle_again(self, flight: Flight, why: str) -> None:
+        now_ms = self._clock.wall_ms()
+        self.sink(
+            flight.owned,
+            interrupted(flight.job, why, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked),
+        )
 
     def long_running(self, since_ms: int) -> list[Running]:
         """Deliveries that began before `since_ms` and have not been shown yet."""

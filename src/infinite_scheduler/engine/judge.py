@@ -107,15 +107,15 @@ def printable(text: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def interrupted(job: Job, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:
-    """The node had to stop while the handler ran: retry at once, as a new attempt, whatever the policy says."""
+def interrupted(job: Job, why: str, *, started_ms: int, finished_ms: int, marked: bool) -> Settlement:
+    """A delivery was cut short, through no fault of its own: again at once, as a new attempt, whatever the policy."""
     return Settlement(
         job=job,
         status=Status.PENDING,
         started_ms=started_ms,
         finished_ms=finished_ms,
         due_ms=finished_ms,
-        error="interrupted: the node was stopped before the handler ended",
+        error=f"interrupted: {why}",
         marked=marked,
     )
 

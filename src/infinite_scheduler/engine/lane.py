@@ -86,9 +86,9 @@ class Lane:
 
     def unsettled(self) -> Collection[Shard]:
         """Shards with suspects about to be handed over: on another node that would take longer, in smaller windows."""
-        paused = {app for app, window in self._windows.items() if window.dispatcher.paused}
+        closed = {app for app, window in self._windows.items() if window.dispatcher.closed}
         owned_shards = self.owned_shards.by_shard
-        return {shard for shard, owned in owned_shards.items() if owned.has_suspects and shard.app not in paused}
+        return {shard for shard, owned in owned_shards.items() if owned.has_suspects and shard.app not in closed}
 
     @property
     def saturation(self) -> float:

@@ -22,12 +22,12 @@ from infinite_scheduler.engine.lease import Gate, Lease
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.quarantine import Quarantine
 from infinite_scheduler.engine.window import Window
-from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.errors import DestinationAway, SchedulerError
 from infinite_scheduler.model import Job, Shard
-from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
+from infinite_scheduler.observe.events import DestinationUnready, Maintained, Observer, StillRunning, TaskFailed
 from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.store.base import Store
-from infinite_scheduler.store.cluster_state import NodeInfo, View
+from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, View
 from infinite_scheduler.store.ownership import Settlement
 
 LONGEST_NAP_MS = 500
@@ -108,6 +108,7 @@ class Engine:
             heartbeat_ms=settings.heartbeat_ms,
             drain_timeout_ms=settings.stop_timeout_ms,
             seen=self._seen,
+            held_back=self.held_back,
             tell=tell,
         )
         self._alarm = asyncio.Event()
@@ -155,6 +156,17 @@ class Engine:
         self._spawn("quarantine", self._quarantine.run)
         self._spawn("membership", self.membership.run)
         self._spawn("upkeep", self._upkeep)
+        for plan in self._apps:
+            self._tasks.append(asyncio.create_task(self._look_at_destination(plan), name=f"destination of {plan.name}"))
+
+    async def _look_at_destination(self, plan: AppPlan) -> None:
+        """Warn people whose jobs could not be handed over now, before the first is due."""
+        try:
+            await plan.handler.ready()
+        except DestinationAway as error:
+            self._tell(DestinationUnready(app=plan.name, error=str(error)))
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            self._tell(TaskFailed(part=f"destination of {plan.name}", error=describe(error)))
 
     async def stop(self) -> bool:
         """Hand over no more, let calls in flight finish, settle, release. True: all of it succeeded."""
@@ -171,6 +183,8 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if clean:
             await self._leave()
+        for dispatcher in self.dispatchers.values():
+            dispatcher.outage.stop()
         for plan in self._apps:
             await plan.handler.stop()
         return clean
@@ -288,6 +302,11 @@ class Engine:
                 self._tell(Maintained(made=done.made, dropped=done.dropped, pruned=done.rows_pruned))
 
     # For observers
+
+    def held_back(self) -> Mapping[str, HeldBack]:
+        """The apps whose destinations take nothing, since when, and why."""
+        found = {app: dispatcher.outage.held_back for app, dispatcher in self.dispatchers.items()}
+        return {app: held_back for app, held_back in found.items() if held_back is not None}
 
     def oldest_overdue_ms(self) -> int:
         """The age of the oldest job that is due and not handed over; 0 if there is none."""

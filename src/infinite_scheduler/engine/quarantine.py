@@ -168,8 +168,9 @@ class Quarantine:
 
     def _batch_of(self, app: str, level: Level, most: int) -> list[Job]:
         waiting, batch = level.waiting[app], list[Job]()
-        if self._dispatchers[app].paused:
-            return batch
+        dispatcher = self._dispatchers[app]
+        if dispatcher.closed:
+            most = min(most, dispatcher.most)
         now_ms = self._gate.now_ms()
         while len(waiting) and len(batch) < most:
             job = waiting.pop()
@@ -220,7 +221,7 @@ class Quarantine:
             return False
         if owned.handed_over.get(job.key) is job:
             return True  # a drain waits for it as well
-        return owned.held.get(job.key) is job and not dispatcher.paused and not owned.draining
+        return owned.held.get(job.key) is job and not dispatcher.closed and not owned.draining
 
     # Alone
 
@@ -305,7 +306,7 @@ class Quarantine:
         if self._tenure(job) is None or job.key not in await self._mark([job], ALONE):
             return
         owned, dispatcher = self._tenure(job), self._dispatchers[job.app]
-        may_fire = owned is not None and owned.may_fire and not dispatcher.paused and self._gate.lease.valid()
+        may_fire = owned is not None and owned.may_fire and dispatcher.most > 0 and self._gate.lease.valid()
         if may_fire and job.due_ms <= self._gate.now_ms():
             self._watched_until_ms = self._clock.steady_ms() + (WATCH_MS << self._watches)
             dispatcher.fire_alone(job)

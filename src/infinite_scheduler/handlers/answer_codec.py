@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.answers import OUTCOMES, Answer
 
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
@@ -22,6 +23,7 @@ class _Error(msgspec.Struct):
     attributes: dict[str, Any]
     text: str
     trace: str
+    away: bool = False  # is it a DestinationAway?
 
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*OUTCOMES, _Error)}
@@ -62,13 +64,20 @@ def _describe(error: BaseException) -> _Error:
         attributes={key: value for key, value in vars(error).items() if isinstance(value, _PLAIN)},
         text=str(error),
         trace="".join(traceback.format_exception(error)),
+        away=isinstance(error, DestinationAway),
     )
 
 
 def _exception(described: _Error) -> BaseException:
-    error = _same_class(described) or RuntimeError(f"{described.name}: {described.text}")
+    error = _same_class(described) or _other_class(described)
     error.add_note(f"In the worker process:\n{described.trace}")
     return error
+
+
+def _other_class(described: _Error) -> Exception:
+    if described.away:
+        return DestinationAway(described.text, described.attributes.get("retry_after_s"))
+    return RuntimeError(f"{described.name}: {described.text}")
 
 
 def _same_class(described: _Error) -> Exception | None:

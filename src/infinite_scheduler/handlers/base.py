@@ -59,13 +59,21 @@ class Handler(ABC):
         """
         return
 
+    async def ready(self) -> None:
+        """Raise DestinationAway if jobs could not be handed over now; asked once, after a start, to warn people.
+
+        It may take its time, and is cancelled by a stop. By default nothing is looked at.
+        """
+        return
+
     @abstractmethod
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
         """Hand over these jobs, up to `batch`, and report each of them exactly once, before returning.
 
         Calls run at the same time, each with its own jobs. A job is reported as done when it has arrived. That one
         fails is reported, not raised, and leaves the others of the call alone. A handler that has a time-out reports it
-        as an error that is worth another attempt.
+        as an error that is worth another attempt. That no job could be handed over is reported as DestinationAway for
+        each that was not: these come again, as they were, when the destination may be back.
 
         The jobs count towards the app's concurrency until this returns, so a handler that reports a time-out while the
         work still runs does not let more in. It is cancelled when the node must stop: then it ends as cancelled and

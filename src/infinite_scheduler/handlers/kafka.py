@@ -9,16 +9,17 @@ from typing import Any, Final, Literal
 import msgspec
 
 from infinite_scheduler.clock import Clock, SystemClock
-from infinite_scheduler.errors import ConfigError, InvalidPayload, SendError
+from infinite_scheduler.errors import BrokerUnavailable, ConfigError, DestinationAway, InvalidPayload, SendError
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.template import Fields, Text, Value, fields_of, iso
+from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.names import check_topic
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.options import PropertyValue as Property
 from infinite_scheduler.kafka.producer import Producer, Record
 from infinite_scheduler.kafka.trace import TRACE, parent
-from infinite_scheduler.model import Done, Failed, Job, key_text
+from infinite_scheduler.model import Done, Failed, Job, Outcome, key_text
 
 BATCH: Final = 250
 """Jobs per call: about a millisecond of the event loop."""
@@ -39,8 +40,8 @@ RecordHeaders = list[tuple[str, bytes | None]]
 class TopicHandler(Handler):
     """Publishes each job as one message; the subclass decides what the message says.
 
-    A job is done when all in-sync replicas have its message. A message that can never be delivered (too large, not
-    allowed, an invalid name) fails its job; after a temporary error the app's retry policy decides.
+    A job is done when all in-sync replicas have its message. A message that is refused (too large, invalid) fails its
+    job. If the topic takes none (no broker answers, it does not exist, a right is missing), its app is held back.
 
     Every message has the headers `job-id`, `job-attempt`, `job-scheduled-time` and `traceparent`, whose trace id is the
     job's request id if it has the right form, else the job's id without dashes.
@@ -62,8 +63,9 @@ class TopicHandler(Handler):
                 raise ConfigError(f"{name} is {number}; expected 1 or more")
         self.batch = batch
         self._clock = clock or SystemClock()
+        self._options = read_options(bootstrap_servers, properties)
         self._producer = Producer(
-            read_options(bootstrap_servers, properties),
+            self._options,
             message_timeout_ms=max(1, timeout_ms * 2 // 3),  # a report comes up to a second later
         )
         self._turn = asyncio.Lock()
@@ -76,6 +78,22 @@ class TopicHandler(Handler):
         """Close the connections. Whatever is still under way belongs to jobs that are tried again: drop it."""
         await self._producer.stop(0)
 
+    async def ready(self) -> None:
+        """Ask the brokers for the topic, without creating it."""
+        async with Admin(self._options) as admin:
+            try:
+                found = (await admin.overview([self.topic])).topics.get(self.topic)
+            except BrokerUnavailable as error:
+                raise DestinationAway(str(error)) from None
+        if found is None:
+            servers = self._options.bootstrap_servers
+            raise DestinationAway(
+                f"topic {self.topic!r} does not exist on {servers}, or this user has no right to it: "
+                "create it, correct its name, or grant the right (an ACL)"
+            )
+        if found.problem is not None:
+            raise DestinationAway(found.problem)
+
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
         """Publish these jobs, and report each when its message is delivered."""
         sent: list[Job] = []
@@ -87,10 +105,7 @@ class TopicHandler(Handler):
                 records = self._records(jobs, sent, report)
 
         def delivered(index: int, error: SendError | None) -> None:
-            if error is None:
-                report(sent[index], _DONE)
-            else:
-                report(sent[index], error if error.retryable else Failed(str(error)))
+            report(sent[index], _DONE if error is None else _not_sent(error))
 
         await self._producer.send(records, delivered)
 
@@ -110,6 +125,13 @@ class TopicHandler(Handler):
     @abstractmethod
     def record(self, job: Job, now_ms: int) -> Record:
         """The message of this job, or InvalidPayload."""
+
+
+def _not_sent(error: SendError) -> Outcome | Exception:
+    """What follows for a job whose message was not delivered."""
+    if not error.refused:
+        return DestinationAway(str(error))
+    return error if error.retryable else Failed(str(error))
 
 
 class KafkaHandler(TopicHandler):

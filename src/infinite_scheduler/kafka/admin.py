@@ -112,7 +112,13 @@ class Admin:
 
     async def overview(self, topics: Collection[str]) -> Overview:
         """The brokers and these topics, in one request."""
-        found = await asyncio.to_thread(self._metadata)
+        asking = asyncio.create_task(asyncio.to_thread(self._metadata))
+        try:
+            found = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._hopeless = True
+            await asyncio.wait([asking])  # the client must not be closed while it is asked
+            raise
         return Overview(
             brokers=[f"{broker.host}:{broker.port}" for _, broker in sorted(found.brokers.items())],
             topics={name: self._topic(name, found.topics[name]) for name in topics if name in found.topics},

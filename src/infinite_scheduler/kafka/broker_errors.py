@@ -27,6 +27,19 @@ _PERMANENT: Final = _TOO_LARGE | {
 }
 """The same message is always refused. A missing topic is not among them: it may be created at any moment."""
 
+_REFUSED: Final = _TOO_LARGE | {
+    "INVALID_MSG",
+    "INVALID_RECORD",
+    "INVALID_TIMESTAMP",
+    "POLICY_VIOLATION",
+    "_INVALID_ARG",
+    "_INVALID_DIFFERENT_RECORD",
+}
+"""It is this message, or one that it was sent with, that is not taken; after any other error the topic takes none."""
+
+_SUFFERED: Final = frozenset({"_MSG_TIMED_OUT", "_TIMED_OUT", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+"""What happens to messages when something else is wrong."""
+
 _UNKNOWN_TOPIC: Final = "topic {topic!r} does not exist on {servers}: create it, or correct its name"
 _TOO_FEW: Final = "too few replicas of topic {topic!r} are in sync: start the missing brokers"
 _SHUT_OUT: Final = (
@@ -103,11 +116,19 @@ def is_too_large(error: "KafkaError") -> bool:
 def send_error(
     error: "KafkaError", options: KafkaOptions, topic: str, *, trouble: "KafkaError | None" = None
 ) -> SendError:
-    """Why a message was not delivered. `trouble` is the last error of the connection: it explains a time-out."""
+    """Why a message was not delivered. `trouble` is the last error of the client: it explains what it only suffered."""
     text = reason(error, options, topic)
-    if trouble is not None and error.name() in {"_MSG_TIMED_OUT", "_TIMED_OUT"}:
+    if trouble is not None and error.name() == "_FATAL":
+        text = reason(trouble, options, topic)
+    elif trouble is not None and error.name() in _SUFFERED:
         text = f"{text}: {reason(trouble, options, topic)}"
-    return SendError(text, code=error.name(), retryable=not is_permanent(error), too_large=is_too_large(error))
+    return SendError(
+        text,
+        code=error.name(),
+        retryable=not is_permanent(error),
+        too_large=is_too_large(error),
+        refused=error.name() in _REFUSED,
+    )
 
 
 def config_error(raised: "KafkaException", options: KafkaOptions) -> ConfigError:

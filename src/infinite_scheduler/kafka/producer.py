@@ -135,7 +135,7 @@ class Producer:
             self._timer.cancel()
         for client in clients:
             client.purge()  # also of senders that were cancelled: close() would wait for their messages
-            client.poll(0)
+            self._poll(client)
             client.close()
         self._pass_on()
         return clean
@@ -149,6 +149,8 @@ class Producer:
             raise SendError("the producer is not running: start it first", code="_STATE", retryable=True)
         if not records:
             return
+        if self._broken:  # since nothing was sent; without something to send, the next client would break for nothing
+            self._renew()
         sending = _Sending(records, delivered, asyncio.get_running_loop().create_future())
         self._open.add(sending)
         self._hurry()
@@ -229,13 +231,20 @@ class Producer:
         if self._client is None:
             return
         for client in self._clients():
-            client.poll(0)
+            self._poll(client)
         self._pass_on()
-        if self._broken or self._stuck:
+        if self._stuck or (self._broken and self._open):
             self._renew()
         self._retire()
         self._hurried = bool(self._open or self._former)
         self._wake(_BUSY_S if self._hurried else _IDLE_S)
+
+    def _poll(self, client: "Client") -> None:
+        """Let librdkafka report; it raises an error of its own after which the client is useless."""
+        try:
+            client.poll(0)
+        except self._refusal as raised:
+            self._suffer(raised.args[0])
 
     def _pass_on(self) -> None:
         """Pass the reports on to the senders."""

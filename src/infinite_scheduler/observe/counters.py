@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from infinite_scheduler.model import Shard
 from infinite_scheduler.observe.events import (
+    AppHeldBack,
+    AppResumed,
     AttemptFailed,
     DeadLettersSent,
     DrainCalledOff,
@@ -15,6 +17,7 @@ from infinite_scheduler.observe.events import (
     HandedOver,
     HeartbeatFailing,
     JobsAccepted,
+    JobsHeldBack,
     JobsSettled,
     LeaseLapsed,
     Maintained,
@@ -42,6 +45,9 @@ APP_COUNTS: Final = (
     "cancelled",
     "retried",
     "attempts_failed",
+    "held_back",  # jobs that came back, since their destination took nothing
+    "destination_away",
+    "destination_away_ms",
     "early",  # taken back before the hand-over, as a clock was set back
     "swept",  # stays 0
     "suspects",
@@ -139,6 +145,7 @@ class _AppCounts:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(APP_COUNTS, 0))
         self.lateness = Lateness()
+        self.away = False
 
 
 class Counters:
@@ -157,6 +164,9 @@ class Counters:
             HandedOver: self._handed_over,
             JobsSettled: self._settled,
             AttemptFailed: self._per_app("attempts_failed"),
+            JobsHeldBack: self._per_app("held_back"),
+            AppHeldBack: self._held_back,
+            AppResumed: self._resumed,
             Early: self._per_app("early"),
             Swept: self._per_app("swept"),
             SuspectsFound: self._per_app("suspects"),
@@ -193,7 +203,12 @@ class Counters:
         with self._lock:
             owned = Counter(shard.app for shard in self._owned)
             apps = {
-                name: {**app.counts, "shards_owned": owned[name], "lateness": app.lateness.snapshot()}
+                name: {
+                    **app.counts,
+                    "shards_owned": owned[name],
+                    "destination_is_away": app.away,
+                    "lateness": app.lateness.snapshot(),
+                }
                 for name, app in sorted(self._apps.items())
             }
             topics = {name: dict(counts) for name, counts in sorted(self._topics.items())}
@@ -240,6 +255,16 @@ class Counters:
 
     def _settled(self, event: JobsSettled) -> None:
         self._app(event.app).counts.update(event.counts)
+
+    def _held_back(self, event: AppHeldBack) -> None:
+        app = self._app(event.app)
+        app.counts["destination_away"] += not app.away  # reported again if the reason changes
+        app.away = True
+
+    def _resumed(self, event: AppResumed) -> None:
+        app = self._app(event.app)
+        app.counts["destination_away_ms"] += event.held_back_ms
+        app.away = False
 
     def _taken(self, event: ShardsTaken) -> None:
         self._owned.update(event.shards)

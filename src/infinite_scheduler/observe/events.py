@@ -47,6 +47,34 @@ class AttemptFailed(Event, frozen=True, kw_only=True):
     cause: BaseException | None = None  # what the handler raised
 
 
+class JobsHeldBack(Event, frozen=True, kw_only=True):
+    """Jobs came back, since their destination takes nothing; no attempt is counted, and they are handed over again."""
+
+    app: str
+    count: int
+
+
+class AppHeldBack(Event, frozen=True, kw_only=True):
+    """The destination of an app takes nothing: this node holds its jobs back. Reported again if the reason changes."""
+
+    app: str
+    error: str
+
+
+class AppResumed(Event, frozen=True, kw_only=True):
+    """The destination of an app takes jobs again, and this node hands them over."""
+
+    app: str
+    held_back_ms: int
+
+
+class DestinationUnready(Event, frozen=True, kw_only=True):
+    """The node has started, and the destination of an app would not take jobs now."""
+
+    app: str
+    error: str
+
+
 class ShardsTaken(Event, frozen=True, kw_only=True):
     """This node owns more shards now; unclean ones were not released by their former owner."""
 

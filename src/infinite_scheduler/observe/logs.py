@@ -40,6 +40,23 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
     events.HandedOver: LogLine("engine", logging.DEBUG, "Jobs were handed to their handler."),
     events.JobsSettled: LogLine("engine", logging.DEBUG, "The outcomes of jobs are durable."),
     events.AttemptFailed: LogLine("handlers", logging.WARNING, "A handler failed on a job; the job will be retried."),
+    events.JobsHeldBack: LogLine(
+        "handlers", logging.DEBUG, "Jobs came back, since their destination took nothing; they wait, as they were."
+    ),
+    events.AppHeldBack: LogLine(
+        "handlers",
+        logging.ERROR,
+        "The destination of this app takes nothing, so its jobs are held back on this node. None fails: one at a time "
+        "probes the destination, and all go on by themselves when it is back.",
+    ),
+    events.AppResumed: LogLine(
+        "handlers", logging.INFO, "The destination of this app takes jobs again; they are handed over, late."
+    ),
+    events.DestinationUnready: LogLine(
+        "handlers",
+        logging.WARNING,
+        "The destination of this app would not take jobs now; those that are due before it does are held back.",
+    ),
     events.ShardsTaken: LogLine(
         "cluster", logging.INFO, "This node took shards and hands over their jobs from now on."
     ),
@@ -272,6 +289,8 @@ def _detail(event: Event) -> str:
         case events.LeaseLapsed():
             why = f": {event.error}" if event.error is not None else "."
             detail = f" It lapsed after {event.silent_ms / 1000:.1f} s without a heartbeat{why}"
+        case events.AppHeldBack() | events.DestinationUnready():
+            detail = f" App {event.app}: {event.error}"
         case events.OrphanApp():
             detail = f" App {event.app}."
         case events.DeadLettersKept():

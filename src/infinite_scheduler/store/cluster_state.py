@@ -17,6 +17,13 @@ class AppInfo(msgspec.Struct, frozen=True, kw_only=True):
     kept: Mapping[str, str] = {}  # settings of the store that it was made with, where another value is configured now
 
 
+class HeldBack(msgspec.Struct, frozen=True, kw_only=True):
+    """An app that a node holds back, since what its handler hands over to takes nothing."""
+
+    since_ms: int
+    reason: str
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node as the others see it; `beat` changes with every heartbeat."""
 
@@ -28,6 +35,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     drain_asked: bool = False  # an operator asked it to
     clock_off: bool = False  # its clock differs too much from the store's
     clock_offset_ms: int | None = None  # the store's clock minus its own, if the store has one
+    held_back: Mapping[str, HeldBack] = {}  # by app
     beat: int = 0
     beat_ms: int = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.model import Change, Job, Owner, Priority, Shard, Status
-from infinite_scheduler.store.cluster_state import View
+from infinite_scheduler.store.cluster_state import HeldBack, View
 from infinite_scheduler.store.marks import Lifted, Marks
 
 
@@ -155,6 +155,7 @@ class Ownership(ABC):
         draining: bool = False,
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
+        held_back: Mapping[str, HeldBack] | None = None,
     ) -> View:
         """Renew the lease, durably on return, and look at the cluster; or only look.
 

@@ -5,14 +5,14 @@ import multiprocessing
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import msgspec
 import pytest
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.errors import InvalidPayload
+from infinite_scheduler.errors import DestinationAway, InvalidPayload
 from infinite_scheduler.handlers.answers import OUTCOMES, Answer
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Cancelled, Done, Expired, Job, JobId, Retry
@@ -114,6 +114,11 @@ class HandlerContract(ABC):
         `timeout_ms` is its time-out, by `clock` or in real time; None: one that no test lives to see, or none at all.
         """
 
+    def make_away_handler(self, clock: Clock) -> Handler | None:
+        """A handler that is not started yet, and whose destination takes nothing; None: that cannot be told apart."""
+        del clock
+        return None
+
     @abstractmethod
     async def arrived(self) -> Collection[str]:
         """The ids of the jobs that are where the handler hands them over to."""
@@ -186,6 +191,35 @@ class HandlerContract(ABC):
         async with self._running() as handler:
             for _ in range(2):
                 assert (await self._handed_over(handler, [job])).of(job) == Done()
+
+    # Without a destination
+
+    async def test_a_destination_that_takes_nothing_is_told_for_each_job_and_is_no_fault_of_theirs(self) -> None:
+        handler = self.make_away_handler(ManualClock())
+        if handler is None:
+            pytest.skip("this handler does not know whether its destination is away")
+        jobs = self._jobs(3)
+        async with self._running(handler):
+            reports = await self._handed_over(handler, jobs)
+        assert sorted(reports.ids) == sorted(job.id for job in jobs)
+        assert all(isinstance(answer, DestinationAway) and str(answer) for _, answer in reports.told)
+
+    async def test_a_look_at_the_destination_finds_it_there_or_says_why_not(self) -> None:
+        async with self._running() as handler:
+            await self._handed_over(handler, self._jobs(1))  # some destinations are created by using them
+            await self._soon(handler.ready())
+        away = self.make_away_handler(ManualClock())
+        if away is not None:
+            async with self._running(away):
+                with suppress(DestinationAway):  # a handler need not look
+                    await self._soon(away.ready())
+
+    async def test_a_look_at_the_destination_ends_when_it_is_cancelled(self) -> None:
+        async with self._running(self.make_away_handler(ManualClock())) as handler:
+            looking = asyncio.create_task(handler.ready())
+            await asyncio.sleep(0)
+            looking.cancel()
+            await self._soon(asyncio.wait([looking]))
 
     # At the door
 

@@ -16,7 +16,16 @@ class AppState(enum.StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    HELD_BACK = "held back"
     NO_NODE = "no node"
+
+
+class HeldBackView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that holds an app back, since what its handler hands over to takes nothing."""
+
+    node: str
+    since: IsoTime
+    reason: str
 
 
 class AppView(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +36,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     shards_owned: int
     nodes: tuple[str, ...]  # that run it and do not hold back
+    held_back: tuple[HeldBackView, ...]  # by these nodes
     created_at: IsoTime
     counts: Mapping[str, int]  # accepted, done, failed, expired, cancelled, retried: since the retention
 
@@ -35,6 +45,8 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its jobs are handed over."""
         if self.paused:
             return AppState.PAUSED
+        if self.held_back:
+            return AppState.HELD_BACK
         return AppState.RUNNING if self.nodes else AppState.NO_NODE
 
 
@@ -53,13 +65,18 @@ def app_views(survey: Survey, now_ms: int, lease_ms: int) -> Sequence[AppView]:
 
 def _app_view(app: AppInfo, survey: Survey, states: Mapping[str, NodeState]) -> AppView:
     view = survey.view
-    nodes = [node.node_id for node in view.nodes if app.name in node.apps and states[node.nonce] in WORKING]
+    nodes = [node for node in view.nodes if app.name in node.apps and states[node.nonce] in WORKING]
     return AppView(
         app=app.name,
         paused=app.paused,
         shards=app.shards,
         shards_owned=sum(info.shard.app == app.name and not info.released for info in view.shards),
-        nodes=tuple(sorted(nodes)),
+        nodes=tuple(sorted(node.node_id for node in nodes)),
+        held_back=tuple(
+            HeldBackView(node=node.node_id, since=iso(held.since_ms), reason=held.reason)
+            for node in nodes
+            if (held := node.held_back.get(app.name)) is not None
+        ),
         created_at=iso(app.created_ms),
         counts=dict(survey.counts.get(app.name, {})),
     )

@@ -5,6 +5,7 @@ import enum
 import msgspec
 
 from infinite_scheduler.model import Attempt, JobRecord, Shard, Status
+from infinite_scheduler.store.cluster_state import HeldBack
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.node import LIVING, WORKING, NodeState, node_states, silence_ms
 from infinite_scheduler.views.shard import OwnerView, shard_view
@@ -24,6 +25,7 @@ class Reason(enum.StrEnum):
     NOT_DUE = "not_due"
     RETRY = "retry"
     PAUSED = "paused"
+    HELD_BACK = "held_back"
     NO_NODE = "no_node"
     NO_OWNER = "no_owner"
     OWNER_SILENT = "owner_silent"
@@ -72,6 +74,8 @@ class _Case:
         found = next((info for info in self.view.shards if info.shard == wanted), None)
         self.shard = None if found is None else shard_view(found, self.nodes, self.states)
         self.owner = None if self.shard is None else self.shard.owner
+        keeper = None if self.owner is None or self.owner.state not in LIVING else self.nodes[self.owner.nonce]
+        self.held_back = None if keeper is None else keeper.held_back.get(self.job.app)
 
     def explanation(self) -> Explanation:
         reason, why = self._judge()
@@ -98,7 +102,7 @@ class _Case:
         running = next(
             (a for a in self.record.attempts if a.finished_ms is None and a.attempt == self.job.attempt), None
         )
-        if running is not None:
+        if running is not None and self.held_back is None:
             return Reason.IN_FLIGHT, self._in_flight(running)
         if self.job.due_ms > self.now_ms:
             return self._early()
@@ -149,6 +153,8 @@ class _Case:
             return Reason.NO_OWNER, f"{overdue}, but its shard has no owner at the moment; a node will take it"
         if self.owner.state not in LIVING:
             return Reason.OWNER_SILENT, f"{overdue}, but {self._silence()}; another node takes its shards over"
+        if self.held_back is not None:
+            return Reason.HELD_BACK, f"{overdue}, but {self._hold(self.held_back)}"
         if self.shard.line_ms <= self.job.due_ms:
             return Reason.NOT_LOADED, (
                 f"{overdue}, but its owner has loaded its shard only up to {iso(self.shard.line_ms)}: "
@@ -160,6 +166,11 @@ class _Case:
             f"{overdue} and its owner is alive: it waits for a free slot (concurrency), "
             "is still to be read from a backlog, or its outcome is about to be written"
         )
+
+    def _hold(self, held_back: HeldBack) -> str:
+        since = f"since {iso(held_back.since_ms)}, {relative(held_back.since_ms, self.now_ms)}"
+        name = "" if self.owner is None else f"node {self.owner.node} "
+        return f"{name}holds app {self.job.app} back {since}: {held_back.reason}"
 
     def _silence(self) -> str:
         if self.owner is None or self.owner.state is None:
@@ -181,6 +192,10 @@ class _Case:
         """What will matter when it is due, and what to do."""
         app = self.job.app
         notes = []
+        if self.held_back is not None:
+            if reason is not Reason.HELD_BACK:
+                notes.append(self._hold(self.held_back))
+            notes.append("one job at a time probes the destination; all go on by themselves when it takes one")
         if self.paused:
             notes.append(f"app {app} is paused; resume it: {PROGRAM} apps resume {app}")
         for node in self.holding_back if not self.able else ():

@@ -38,6 +38,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     state: NodeState
     apps: tuple[str, ...]
+    held_back: tuple[str, ...]  # apps whose destinations take nothing
     shards: int  # how many it owns
     started_at: IsoTime
     beat_at: IsoTime  # by the node's own clock
@@ -68,6 +69,7 @@ def _node_view(node: NodeInfo, view: View, shards: int, now_ms: int, lease_ms: i
         nonce=node.nonce,
         state=node_state(node, view, now_ms, lease_ms),
         apps=tuple(sorted(node.apps)),
+        held_back=tuple(sorted(node.held_back)),
         shards=shards,
         started_at=iso(node.started_ms),
         beat_at=iso(node.beat_ms),

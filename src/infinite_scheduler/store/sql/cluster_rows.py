@@ -9,7 +9,7 @@ import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
-from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
+from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows
 from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table
@@ -27,10 +27,12 @@ NODE: Final = (
     "clock_offset_ms",
     "beat",
     "beat_ms",
+    "held_back",
 )
 """What a node writes about itself; `drain_asked` is written by others."""
 
 _decode_apps = msgspec.json.Decoder(frozenset[str]).decode
+_decode_held_back = msgspec.json.Decoder(dict[str, HeldBack]).decode
 
 
 class ClusterRows(Rows):
@@ -94,6 +96,7 @@ class ClusterRows(Rows):
 
     def write_node(self, node: NodeInfo) -> None:
         apps = msgspec.json.encode(sorted(node.apps)).decode()
+        held_back = msgspec.json.encode(node.held_back).decode() if node.held_back else None
         self._run(
             self._dialect.upsert("scheduler_nodes", NODE, ("nonce",)),
             (
@@ -106,6 +109,7 @@ class ClusterRows(Rows):
                 node.clock_offset_ms,
                 node.beat,
                 node.beat_ms,
+                held_back,
             ),
         )
 
@@ -127,7 +131,7 @@ def _shard(row: Sequence[Any]) -> ShardInfo:
 
 
 def _node(row: Sequence[Any]) -> NodeInfo:
-    nonce, node_id, apps, started_ms, draining, clock_off, clock_offset_ms, beat, beat_ms, drain_asked = row
+    nonce, node_id, apps, started_ms, draining, clock_off, clock_offset_ms, beat, beat_ms, held_back, drain_asked = row
     return NodeInfo(
         nonce=nonce,
         node_id=node_id,
@@ -139,4 +143,5 @@ def _node(row: Sequence[Any]) -> NodeInfo:
         clock_offset_ms=clock_offset_ms,
         beat=beat,
         beat_ms=beat_ms,
+        held_back=_decode_held_back(held_back) if held_back else {},
     )

@@ -107,6 +107,9 @@ class Dialect(ABC):
     tables_in_transactions: bool = True
     """May a transaction that writes jobs create the tables it needs? Otherwise they are created outside it."""
 
+    add_column: str = "ADD COLUMN"
+    """How ALTER TABLE adds a column; nothing must happen if it is there, where that is not part of a transaction."""
+
     indexes_in_tables: bool = False
     """Are indexes part of the statement that creates their table?"""
 

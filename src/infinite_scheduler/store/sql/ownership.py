@@ -6,7 +6,7 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.cluster_state import NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.marks import Lifted, Marks
 from infinite_scheduler.store.ownership import (
     Answers,
@@ -72,12 +72,14 @@ class SqlOwnership(Ownership, Marks):
         draining: bool = False,
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
+        held_back: Mapping[str, HeldBack] | None = None,
     ) -> View:
         node = msgspec.structs.replace(
             self._node,
             draining=draining,
             clock_off=clock_off,
             clock_offset_ms=clock_offset_ms,
+            held_back=held_back or {},
             beat=self._node.beat + renew,
             beat_ms=self._clock.wall_ms(),
         )

@@ -235,12 +235,17 @@ def _second(dialect: Dialect) -> Iterator[str]:
         yield from _create_indexes(LETTERS_TABLE, LETTERS_INDEXES)
 
 
+def _third(dialect: Dialect) -> Iterator[str]:
+    """Which apps a node holds back."""
+    yield f"ALTER TABLE scheduler_nodes {dialect.add_column} held_back {dialect.types['text']}"
+
+
 def _create_indexes(table: str, indexes: Sequence[Index]) -> Iterator[str]:
     for name, over in indexes:
         yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} {over if '(' in over else f'({over})'}"
 
 
-MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first, _second)
+MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first, _second, _third)
 """Step n brings a database from version n to n + 1. A step that was released never changes."""
 
 VERSION = len(MIGRATIONS)

@@ -2,6 +2,7 @@
 
 from infinite_scheduler.model import Shard, Status
 from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.cluster_state import HeldBack
 from infinite_scheduler.store.ownership import Claim
 from infinite_scheduler.testing.store_contract.contract_bench import (
     APP,
@@ -42,6 +43,14 @@ class OwningContract(Promises):
         node = await bench.node()
         (seen,) = (await node.ownership.beat(draining=True)).nodes
         assert seen.draining
+
+    async def test_a_node_says_which_apps_it_holds_back_and_why(self, bench: Bench) -> None:
+        node = await bench.node()
+        held_back = {"mail": HeldBack(since_ms=1_762_207_200_000, reason="the 'gateway' is closed \N{EM DASH} \"so\"")}
+        (seen,) = (await node.ownership.beat(held_back=held_back)).nodes
+        assert seen.held_back == held_back
+        (seen,) = (await node.ownership.beat()).nodes
+        assert not seen.held_back
 
     async def test_a_node_says_how_far_its_clock_is_off(self, bench: Bench) -> None:
         node = await bench.node()

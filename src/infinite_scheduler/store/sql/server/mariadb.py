@@ -130,7 +130,7 @@ class MariaDriver(Driver):
         _keep_alive(connection)
         _set_silence(connection, **asked)
         self._is_mariadb = "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]
-        self.dialect = MariaDialect(EXACT["MariaDB" if self._is_mariadb else "MySQL"])
+        self.dialect = MariaDialect(EXACT["MariaDB" if self._is_mariadb else "MySQL"], is_mariadb=self._is_mariadb)
         cursor = connection.cursor()
         cursor.execute(ISOLATION)
         cursor.execute(SETTINGS.format(lock_s=self.waits.lock_s, idle_s=self.waits.idle_s))

@@ -73,9 +73,10 @@ class MariaDialect(Dialect):
         " WHERE table_schema = DATABASE() AND table_name = 'scheduler_idempotency_keys'"
     )
 
-    def __init__(self, collation: str) -> None:
+    def __init__(self, collation: str, *, is_mariadb: bool = True) -> None:
         self.table_options = f" ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation} ROW_FORMAT = DYNAMIC"
         self.keys_table_options = self.large_table_options = self.table_options
+        self.add_column = "ADD COLUMN IF NOT EXISTS" if is_mariadb else "ADD COLUMN"  # MySQL does not know it
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         word = "INSERT IGNORE" if ignore else "INSERT"
