@@ -225,6 +225,28 @@ class StatementsContract:
         assert rows[row.shard] == row
         assert rows[Shard(SMS, 1)].released
 
+    async def test_the_version_of_ownership_changes_with_every_owner_and_with_nothing_else(
+        self, session: Session
+    ) -> None:
+        async def version_after(row: ShardInfo | None = None) -> object:
+            def body(tx: Statements) -> None:
+                if row is not None:
+                    tx.lock_shards([row.shard], exclusive=True)
+                    tx.write_shards([row])
+
+            await session.write(body)
+            return await session.read(lambda tx: tx.ownership_version())
+
+        row = ShardInfo(shard=Shard(SMS, 2), owner=Owner("a1b2", 7), line_ms=NOW, low_ms=NOW)
+        versions = [await version_after(), await version_after(row)]
+        moved = ShardInfo(shard=row.shard, owner=row.owner, line_ms=NOW + 30, low_ms=NOW + 3)
+        assert await version_after(moved) == versions[-1]
+        versions.append(await version_after(msgspec.structs.replace(row, owner=Owner("", 7))))
+        versions.append(await version_after(msgspec.structs.replace(row, owner=Owner("c3d4", 8))))
+        await session.write(lambda tx: tx.insert_app(SqlApp(name="more", shards=1, paused=False, created_ms=NOW), NOW))
+        versions.append(await version_after())
+        assert len({repr(version) for version in versions}) == len(versions)
+
     # jobs
 
     async def test_a_job_is_read_back_as_it_was_inserted(self, session: Session) -> None:
