@@ -103,6 +103,7 @@ bench-%:
 	$(BIN)/python -m bench.lateness --store $*
 	$(BIN)/python -m bench.lateness --store $* --waiting 1000000 --runs 3
 	$(BIN)/python -m bench.nodes --store $*
+	$(BIN)/python -m bench.apps --store $* --runs 1
 	$(BIN)/python -m bench.stream --store $* --runs 3
 	$(BIN)/python -m bench.stream --store $* --urgent
 

@@ -87,6 +87,12 @@ def _nodes(line: Line) -> Row:
     return question, ", ".join(map(str, costs.values())), "bench.nodes"
 
 
+def _apps(line: Line) -> Row:
+    question = f"{line['apps']:,} apps: idle CPU, queries/s; first hand-over; lateness p99"
+    idle = f"{line['idle_node_cpu_percent']:.1f} %, {line['idle_queries_per_s']:.0f}"
+    return question, f"{idle}; {line['first_s']:.1f} s; {line['p99_ms']:.1f} ms", "bench.apps"
+
+
 def _stream(line: Line) -> Row:
     late = line["late_ms"]
     question = f"topic to topic at {line['rate']:,} jobs/s: in, out; late p50, p99"
@@ -110,6 +116,7 @@ _ROWS: Final[Mapping[str, Callable[[Line], Row]]] = {
     "hand over overdue jobs": _hand_over,
     "lateness in ms": _lateness,
     "cost of nodes": _nodes,
+    "cost of apps": _apps,
     "from topic to topic": _stream,
     "a job due in 200 ms through a topic": _urgent,
 }

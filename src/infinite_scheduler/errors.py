@@ -14,7 +14,7 @@ SchedulerError
 ├── UnknownNode               the store has no such node
 ├── UnknownLetter             the store has no such dead letter
 ├── TooLate                   the job is already handed over or settled
-├── PlacesMoved               another consumer has read on in the same partition
+├── PositionsMoved            another consumer has read on in the same partition
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
 │   │   └── StoreBusy             locks were held for too long; nothing was written

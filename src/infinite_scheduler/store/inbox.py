@@ -116,7 +116,7 @@ class Inbox(ABC):
         """Accept jobs in order, keep dead letters, and move positions: all or none. Durable on return.
 
         A job whose idempotency key is known is skipped whatever its content: its answer is `repeated`, and `differs` if
-        the content is another. Raises PlacesMoved if a position is not as it was seen, UnknownApp for an app that is
+        the content is another. Raises PositionsMoved if a position is not as it was seen, UnknownApp for an app that is
         not registered; then nothing was written. Raises StoreUnavailable if the result is unknown: then the positions
         tell.
         """
@@ -127,7 +127,7 @@ class Inbox(ABC):
 
     @abstractmethod
     async def reset(self, moves: Sequence[Move]) -> None:
-        """Set positions by hand, all or none; raises PlacesMoved if one is not as it was seen."""
+        """Set positions by hand, all or none; raises PositionsMoved if one is not as it was seen."""
 
     @abstractmethod
     async def letters(self, query: LetterQuery) -> Letters:
