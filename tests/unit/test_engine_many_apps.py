@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,8 @@ from infinite_scheduler.store.sql import request_rows
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.ownership import SqlOwnership
 from tests.unit.engine_rig import APP, SHARDS, EngineNode, EngineRig, rig
+
+T = TypeVar("T")
 
 POLL_MS = 50
 MANY = 100
@@ -66,6 +68,16 @@ async def many_apps(world: EngineRig, count: int = MANY) -> EngineNode:
     await world.until(lambda: node.engine.shards_owned == count * world.shards)
     await world.advance(5000)
     return node
+
+
+def noting(notes: list[str], what: str, inner: Callable[..., T]) -> Callable[..., T]:
+    """The same, which notes each call."""
+
+    def noted(*args: Any) -> T:
+        notes.append(what)
+        return inner(*args)
+
+    return noted
 
 
 # Requests
@@ -155,8 +167,7 @@ async def test_a_turn_looks_only_at_apps_with_something_to_do(monkeypatch: pytes
         looked: list[str] = []
         owned_shards = node.lane.owned_shards
         for app, window in owned_shards.windows.items():
-            rest = window._rest
-            monkeypatch.setattr(window, "_rest", lambda app=app, rest=rest: (looked.append(app), rest())[1])
+            monkeypatch.setattr(window, "_rest", noting(looked, app, window._rest))
         await world.add(100, app="app5")
         await world.advance(500)
         assert len(world.delivered("app5")) == 1
@@ -186,9 +197,9 @@ async def test_many_shards_are_taken_and_released_in_portions(monkeypatch: pytes
 
 async def test_the_owners_of_many_shards_are_read_only_when_one_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql_ownership, "MANY_SHARDS", SHARDS)
-    reads: list[int] = []
+    reads: list[str] = []
     read_shards = ClusterRows.read_shards
-    monkeypatch.setattr(ClusterRows, "read_shards", lambda self: (reads.append(1), read_shards(self))[1])
+    monkeypatch.setattr(ClusterRows, "read_shards", lambda self: noting(reads, "shards", read_shards)(self))
     async with rig() as world:
         first = await world.node("n1").app().start()
         await world.advance(20_000)
