@@ -199,7 +199,7 @@ async def test_the_owners_of_many_shards_are_read_only_when_one_has_changed(monk
     monkeypatch.setattr(sql_ownership, "MANY_SHARDS", SHARDS)
     reads: list[str] = []
     read_shards = ClusterRows.read_shards
-    monkeypatch.setattr(ClusterRows, "read_shards", lambda self: noting(reads, "shards", read_shards)(self))
+    monkeypatch.setattr(ClusterRows, "read_shards", noting(reads, "shards", read_shards))
     async with rig() as world:
         first = await world.node("n1").app().start()
         await world.advance(20_000)

@@ -83,7 +83,7 @@ asyncio.run(main())
         shell.execute("UPDATE scheduler_schema SET version = 99")
         shell.commit()
         shell.close()
-        with pytest.raises(StoreMismatch, match=r"version 99.*up to 2.*upgrade"):
+        with pytest.raises(StoreMismatch, match=r"version 99.*up to 3.*upgrade"):
             await opened(path)
 
     async def test_a_full_disk_is_said_to_be_so_and_the_store_works_on_after(

@@ -110,10 +110,12 @@ asyncio.run(main())
     ) -> None:
         code = """
 from infinite_scheduler.store.sql.sqlite.turns import Turns
+begun, begins = os.pipe()
 with Turns(Path(path)):
     child = os.fork()
     if child == 0:
-        sys.stdin.read(); os._exit(0)
+        os.write(begins, b"."); sys.stdin.read(); os._exit(0)
+os.read(begun, 1)
 print("ready", flush=True); sys.stdin.readline()
 """
         said(start(code, path))
@@ -128,9 +130,11 @@ class TestLife:
 database = SqliteDatabase(path)
 database.live("other")
 if len(sys.argv) > 2:
+    begun, begins = os.pipe()
     child = os.fork()
     if child == 0:
-        sys.stdin.read(); os._exit(0)
+        os.write(begins, b"."); sys.stdin.read(); os._exit(0)
+    os.read(begun, 1)
 print("ready", flush=True); sys.stdin.readline()
 """
 
