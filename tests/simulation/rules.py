@@ -506,5 +506,5 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return batch if self._gate.lease.valid() else last_look(self, batch)
 
     patch.setattr(Dispatcher, "tick", lambda self, now_ms: tick(self, now_ms + 50))
-    patch.setattr(Dispatcher, "_next_batch", lambda self, now_ms: next_batch(self, now_ms + 50))
+    patch.setattr(Dispatcher, "_next_batch", lambda self, now_ms, most: next_batch(self, now_ms + 50, most))
     patch.setattr(Dispatcher, "_last_look", look_at_the_lease_only)

@@ -35,6 +35,7 @@ class DestinationOutage:
         self._tell = tell
         self._wake = wake  # is called when a probe is due
         self._timer: Timer | None = None
+        self.ongoing = False
         self._reason: str | None = None  # None: there is no outage
         self._since_ms = self._since_steady_ms = 0
         self._wait_ms = 0
@@ -42,10 +43,6 @@ class DestinationOutage:
         self._probe: Job | None = None  # the one in flight
         self._tried: set[bytes] = set()
         self.ended = 0  # how many outages have ended
-
-    @property
-    def ongoing(self) -> bool:
-        return self._reason is not None
 
     @property
     def may_probe(self) -> bool:
@@ -115,12 +112,14 @@ class DestinationOutage:
         reason = printable(error) if isinstance(error, DestinationAway) else describe(error)
         reason = " ".join(reason[:REASON_CHARS].split()) or type(error).__name__
         if reason != self._reason:
+            self.ongoing = True
             self._reason = reason
             self._tell(AppHeldBack(app=self._app, error=reason))
 
     def _end(self) -> None:
         held_back_ms = self._clock.steady_ms() - self._since_steady_ms
         self._probe = self._reason = None
+        self.ongoing = False
         self._tried.clear()
         self.ended += 1
         self._wake_in(0)

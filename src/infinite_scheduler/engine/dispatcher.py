@@ -199,10 +199,10 @@ class Dispatcher:
             count, self._came_back = self._came_back, 0
             self._tell(JobsHeldBack(app=self.app, count=count))
         lateness: list[int] = []
-        while self._free > 0 and len(self._ready) and self.most and self._gate.open:
+        while self._free > 0 and len(self._ready) and (most := self.most) and self._gate.open:
             now_ms = self._gate.now_ms()
-            for _ in range(min(self._free, AT_ONCE)):
-                batch = self._next_batch(now_ms)
+            for _ in range(1 if self.outage.ongoing else min(self._free, AT_ONCE)):
+                batch = self._next_batch(now_ms, most)
                 if not batch:
                     break
                 lateness += [now_ms - job.due_ms for job in batch]
@@ -210,8 +210,10 @@ class Dispatcher:
         if lateness:
             self._tell(HandedOver(app=self.app, lateness_ms=lateness))
 
-    def _next_batch(self, now_ms: int) -> list[Job]:
-        batch, tried, most, probes = list[Job](), list[Job](), self.most, self.outage.ongoing
+    def _next_batch(self, now_ms: int, most: int) -> list[Job]:
+        batch: list[Job] = []
+        tried: list[Job] = []  # jobs that have probed the destination before
+        probes = self.outage.ongoing
         while len(batch) < most and len(self._ready):
             job = self._ready.pop()
             owned = self.owned_shards.get(job.shard)
@@ -298,8 +300,10 @@ class Dispatcher:
             for job in batch:
                 if job.key in self.flights:  # or a copy of it that came back and is handed over again
                     self.report(job, RuntimeError("the handler ended without reporting this job"))
-        finally:
-            self._end_call(number)
+        finally:  # as `_end_call`, written out: this is the path of every job
+            self._free += 1
+            del self._calls[number]
+            self.stir()
 
     def _end_call(self, number: int) -> None:
         self._free += 1
@@ -331,9 +335,14 @@ class Dispatcher:
                 self._park(self._taken_back(job))
             return ()
         now_ms = self._gate.now_ms()
+        for job in batch:
+            if job.due_ms > now_ms:
+                return self._without_early(batch, now_ms)
+        return batch
+
+    def _without_early(self, batch: Sequence[Job], now_ms: int) -> Sequence[Job]:
+        """Take those back that are not due by now."""
         early = [job for job in batch if job.due_ms > now_ms]
-        if not early:
-            return batch
         for job in early:
             self._wait_again(self._taken_back(job))
         self._tell(Early(app=self.app, count=len(early)))
@@ -390,7 +399,8 @@ class Dispatcher:
             self.outage.away(job, outcome, flight.outages)
             self._hold_back(flight)
             return
-        self.outage.answered(job, outcome)
+        if self.outage.ongoing:
+            self.outage.answered(job, outcome)
         settlement = self._judge.settlement(
             job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
         )
