@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from infinite_scheduler.config import Settings, format_duration, format_size, load_settings, parse_size
+from infinite_scheduler.config.section import meaning_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<default>.+?) \| (?P<meaning>.+) \|$", re.MULTILINE)
@@ -29,6 +30,13 @@ def settings_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[st
         below = f"{name}.NAME." if get_origin(field.annotation) is dict else f"{name}."
         for table in inner:
             yield from settings_of(table, prefix + below)
+
+
+def tables_of(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for field in section.model_fields.values():
+        for table in sections_in(field.annotation):
+            yield table
+            yield from tables_of(table)
 
 
 def instances(default: object) -> list[object]:
@@ -86,4 +94,7 @@ def test_the_example_in_the_page_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_every_setting_says_what_it_means_in_the_code() -> None:
-    assert [name for name, field in SETTINGS if not field.description] == []
+    tables = set(tables_of(Settings))
+    assert len(tables) > 10
+    names = [(table, name) for table in tables for name in table.model_fields]
+    assert [f"{table.__name__}.{name}" for table, name in names if not meaning_of(table, name)] == []

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from infinite_scheduler.config.apps import KINDS, AppSettings
 from infinite_scheduler.config.kafka_settings import hides
+from infinite_scheduler.config.section import meaning_of
 from infinite_scheduler.config.settings import ENV_PREFIX, Settings
 from infinite_scheduler.config.values import show
 from infinite_scheduler.secrets import HIDDEN
@@ -81,7 +82,7 @@ def _explain_one(details: ErrorDetails, layers: Sequence[Layer]) -> str:
     if kind == "extra_forbidden":
         return f"{name}{origin}: {_why_unknown(location, path, layer)}"
     if kind == "missing":
-        return f"{name} is missing: {_fields(_section_at(location[:-1]))[str(path[-1])].description}"
+        return f"{name} is missing: {_meaning(_section_at(location[:-1]), str(path[-1]))}"
     if kind == "does_not_fit" and value is None:
         return f"{name} is missing: {_expected(details)}"
     shown = HIDDEN if hides(path, value) else show(value)
@@ -148,6 +149,12 @@ def _settings_of(section: type[BaseModel]) -> Iterator[tuple[str | int, ...]]:
 def _fields(section: type[BaseModel]) -> Mapping[str, FieldInfo]:
     """The settings of a table, by the names that people write."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def _meaning(section: type[BaseModel], setting: str) -> str:
+    return meaning_of(
+        section, next(name for name, field in section.model_fields.items() if setting in (field.alias, name))
+    )
 
 
 def _section_at(location: SettingPath) -> type[BaseModel]:
