@@ -66,7 +66,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """One running node.
 
-    store ──scan──▶ Window ──▶ Desk: wheel ──due──▶ ready ──▶ handler ──outcome──▶ Lane: settler ──▶ store
+    store ──scan──▶ Window ──▶ Dispatcher: wheel ──due──▶ ready ──▶ handler ──outcome──▶ Lane: settler ──▶ store
                       ▲          quarantine ◀── suspects                             ▲
                    Budget                                           requests, lines, ownership
     """
