@@ -36,7 +36,9 @@ $(WHEELS)/.complete-$(LOCKED): | $(BIN)/python
 	@touch $@
 
 $(VENV)/.packages-$(LOCKED): | $(WHEELS)/.complete-$(LOCKED) $(BIN)/python
-	$(PIP) install --quiet --no-index --find-links $(WHEELS) --require-hashes --requirement requirements.lock
+	$(PIP) install --quiet --no-index --find-links $(WHEELS) uv
+	$(BIN)/uv pip install --quiet --no-config --no-cache --offline --compile-bytecode --python $(BIN)/python \
+	  --no-index --find-links $(WHEELS) --require-hashes --requirement requirements.lock
 	@touch $@
 
 $(VENV)/.project: $(VENV)/.packages-$(LOCKED) pyproject.toml
@@ -59,7 +61,7 @@ test-protocol:
 # Acceptance tests come last, as they mind how busy the machine is. The output of lines with a plus is not held back.
 test-with-servers:
 	+$(PYTEST) -n 4 --dist worksteal tests --ignore=tests/acceptance $(addprefix --ignore=,$(PROTOCOL))
-	+$(PYTEST) -n 3 --dist worksteal tests/acceptance
+	+$(PYTEST) -n 4 --dist worksteal tests/acceptance
 
 test-quick: setup ## Run the unit and contract tests that need no servers
 	$(PYTEST) -n 2 -m "not servers" tests/unit tests/contract

@@ -15,8 +15,6 @@ from tests.model.search import search
 
 SOAK = bool(os.environ.get("INFINITE_SCHEDULER_SOAK"))
 PROTOCOL = Path(__file__).parents[2] / "docs" / "concepts" / "line-protocol.md"
-# Where the survivors come nearest to doing harm; a soak asks every scenario.
-NEAR_SURVIVORS = ["insert-past", "user-crash", "displaced-lapse", "full-doubt", "retry-past", "cancel-drain"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -43,10 +41,11 @@ def test_a_promise_breaks_without_the_rule(rule: str) -> None:
     assert result.trace
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.skipif(not SOAK, reason="minutes: set INFINITE_SCHEDULER_SOAK=1")
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("rule", SURVIVORS)
 def test_a_rule_that_is_kept_for_another_reason_is_not_missed_alone(rule: str) -> None:
-    for name in SCENARIOS if SOAK else NEAR_SURVIVORS:
+    for name in SCENARIOS:
         assert search(LineModel(SCENARIOS[name], [rule])).violation is None, SURVIVORS[rule]
 
 

@@ -7,6 +7,7 @@ import sys
 from tests.services.catalogue import each, shared_servers
 from tests.services.folder import home
 from tests.services.jars import NotFetched
+from tests.services.kafka import archive_classes
 from tests.services.packages import MissingPackages, install
 from tests.services.private import remove_left_over
 from tests.services.run import run
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
             shutil.rmtree(home())
         case "run":
             install()
+            archive_classes()
             return run(options.command, durable=options.durable)
         case _:
             return status()
@@ -36,6 +38,7 @@ def main(arguments: list[str]) -> int:
 def start(*, durable: bool) -> None:
     """Start the servers, until somebody stops them."""
     install()
+    archive_classes()
     servers = shared_servers(durable=durable)
     each(servers, Server.start)
     for server in servers:

@@ -24,6 +24,11 @@ def folder() -> Path:
     return kept() / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
 
 
+def archive() -> Path:
+    """The classes of the jars as a broker has them in memory, which Java loads faster, once they were archived."""
+    return folder().with_suffix(".jsa")
+
+
 def are_here() -> bool:
     return folder().exists()
 
