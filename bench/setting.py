@@ -47,7 +47,7 @@ def fresh_store(kind: str = "sqlite") -> Iterator[str]:
             yield f"sqlite:///{Path(folder) / 'jobs.db'}"
 
 
-def specs(count: int, earliest_ms: int, latest_ms: int, *, keys: bool = False) -> list[JobSpec]:
+def specs(count: int, earliest_ms: int, latest_ms: int) -> list[JobSpec]:
     """Jobs at random times, not in order."""
     return [
         JobSpec(
@@ -55,8 +55,6 @@ def specs(count: int, earliest_ms: int, latest_ms: int, *, keys: bool = False) -
             scheduled_ms=random.randint(earliest_ms, latest_ms),
             payload=PAYLOAD,
             priority=Priority.NORMAL,
-            idempotency_key=os.urandom(16).hex() if keys else None,
-            digest=os.urandom(16) if keys else b"",
         )
         for _ in range(count)
     ]

@@ -140,7 +140,7 @@ class Client:
             group=group,
             tags=tags,
         )
-        return (await self._accept([self._spec(app, job)]))[0]
+        return (await self._accept([self._spec(app, job, self._clock.wall_ms())]))[0]
 
     async def schedule_many(self, app: str, jobs: Iterable[NewJob]) -> Sequence[Accepted]:
         """Schedule many jobs, all or none; the answers are in the order of the jobs."""
@@ -191,8 +191,9 @@ class Client:
         return self._intake
 
     def _specs(self, app: str, jobs: Iterable[NewJob]) -> Sequence[JobSpec]:
-        """The jobs of one call, at most as many as allowed."""
-        specs = [self._spec(app, job) for job in jobs]
+        """The jobs of one call, at most as many as allowed; their delays begin at the same moment."""
+        now_ms = self._clock.wall_ms()
+        specs = [self._spec(app, job, now_ms) for job in jobs]
         most = self.settings.limits.batch
         if len(specs) > most:
             raise InvalidRequest(
@@ -200,10 +201,9 @@ class Client:
             )
         return specs
 
-    def _spec(self, app: str, job: NewJob) -> JobSpec:
+    def _spec(self, app: str, job: NewJob, now_ms: int) -> JobSpec:
         if not isinstance(job, NewJob):
             raise InvalidRequest(f"{job!r} is not a NewJob: use NewJob(data=…, at=… or delay=…)")
-        now_ms = self._clock.wall_ms()
         scheduled_ms, absolute = self._when(job.at, job.delay, now_ms)
         return make_spec(
             app,

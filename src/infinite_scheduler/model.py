@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import re
 import uuid
@@ -114,9 +115,17 @@ class JobId(bytes):
 
 def new_key(due_ms: int, shard: int, priority: int, later: bool, entropy: bytes) -> bytes:
     """The bytes of a new id; see `JobId.make`."""
-    flags = 0x8000 | (shard << 4) | (priority << 2) | (later << 1)
-    random = bytes((0x80 | (entropy[0] & 0x3F),)) + entropy[1:8]
-    return due_ms.to_bytes(6, "big") + flags.to_bytes(2, "big") + random
+    random = entropy[:1].translate(VARIANT) + entropy[1:8]
+    return due_ms.to_bytes(6, "big") + flags_of(shard, priority, later).to_bytes(2, "big") + random
+
+
+def flags_of(shard: int, priority: int, later: bool) -> int:
+    """The 16 bits of an id between its moment and its random part: the version, shard, priority, later."""
+    return 0x8000 | shard << 4 | priority << 2 | later << 1
+
+
+VARIANT: Final = bytes(0x80 | (byte & 0x3F) for byte in range(256))
+"""Maps a random byte to one that begins with the variant of a UUID."""
 
 
 def shard_of(key: bytes) -> int:
@@ -324,8 +333,13 @@ class Change(enum.StrEnum):
 
 def check_app_name(name: object) -> str:
     """Return the name if it is allowed for an app: it becomes part of table names."""
-    if not isinstance(name, str) or not APP_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _is_app_name(name):
         raise InvalidRequest(
             f"app name {name!r} is not allowed: use a lower-case letter, then up to 31 lower-case letters, digits or _"
         )
     return name
+
+
+@functools.lru_cache
+def _is_app_name(name: str) -> bool:
+    return APP_NAME.fullmatch(name) is not None

@@ -100,7 +100,7 @@ class TestClient:
 
     async def test_a_bulk_of_jobs_is_refused_before_it_is_looked_at(self, paper: Any) -> None:
         client = await paper(Ability.WHOLE_BATCHES)
-        specs = [client._spec("mail", NewJob(delay=1)) for _ in range(2)]
+        specs = client._specs("mail", [NewJob(delay=1)] * 2)
         for call in (client.conflicts, client.submit):
             with pytest.raises(NotSupported, match="one at a time"):
                 await call(specs)

@@ -249,7 +249,7 @@ class TestFields:
             ({"tags": 5}, "tags is 5"),
             ({"tags": ["a"] * 17}, "17 tags: use at most 16"),
             ({"tags": ["a", ""]}, r"tags\[1\] is empty"),
-            ({"tags": [None]}, r"tags\[0\] is empty"),
+            ({"tags": [None]}, r"tags\[0\] is None: use a text"),
             ({"tags": [7]}, r"tags\[0\] is 7: use a text"),
             ({"tags": ["t" * 65]}, r"tags\[0\] has 65 characters: use at most 64"),
         ],

@@ -11,21 +11,25 @@ from infinite_scheduler.errors import InvalidPayload
 MAX_PAYLOAD: Final = 1024 * 1024
 MAX_DEPTH: Final = 100  # of lists and objects: far below the limits of decoders
 
+_SHALLOW: Final = 2 * MAX_DEPTH  # bytes: shorter JSON has not enough brackets to be nested too deeply
+
+_encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def encode_data(data: Any, max_payload: int = MAX_PAYLOAD) -> bytes:
     """The data as JSON that decodes to equal data; only a tuple comes back as a list."""
     try:
-        payload = msgspec.json.encode(data)
-        same = msgspec.json.decode(payload) == data
+        payload = _encode(data)
+        same = _decode(payload) == data
     except Exception:  # noqa: BLE001 - objects may raise anything here; the cause is searched for next
         payload, same = b"", False
     if same is not True:
         data = _plain(data, "data", 0)
-        payload = msgspec.json.encode(data)
+        payload = _encode(data)
     _check_size(payload, max_payload)
-    _check_depth(payload, data)
+    if len(payload) > _SHALLOW:
+        _check_depth(payload, data)
     return payload
 
 

@@ -73,11 +73,11 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
         scheduled_ms=scheduled_ms,
         payload=payload,
         priority=_priority(priority),
-        idempotency_key=_text("idempotency_key", idempotency_key),
+        idempotency_key=None if idempotency_key is None else _text("idempotency_key", idempotency_key),
         digest=b"" if idempotency_key is None else digest(data, scheduled_ms if absolute else None),
-        request_id=_text("request_id", request_id),
-        job_name=_text("job_name", job_name),
-        group=_text("group", group),
+        request_id=None if request_id is None else _text("request_id", request_id),
+        job_name=None if job_name is None else _text("job_name", job_name),
+        group=None if group is None else _text("group", group),
         tags=_tags(tags) if tags != () else (),
     )
 
@@ -140,9 +140,7 @@ def _priority(value: object) -> Priority:
     return found
 
 
-def _text(name: str, value: object, limit: int = MAX_TEXT) -> str | None:
-    if value is None:
-        return None
+def _text(name: str, value: object, limit: int = MAX_TEXT) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} is {_shown(value)}: use a text")
     if len(value) > limit:

@@ -51,6 +51,8 @@ def parse_moment(value: object, *, now_ms: int | None, zone: ZoneInfo) -> int:
 
     Without `now_ms`, times relative to now are refused: a text that is stored and read again would mean another moment.
     """
+    if type(value) is int and _LEAST_NUMBER <= value <= MAX_DUE_MS:
+        return value
     match value:
         case str():
             text = value.strip()

@@ -2,13 +2,14 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.model import Job, JobRecord, Status, shard_of, start_of
+from infinite_scheduler.model import Job, JobRecord, Status, start_of
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, placeholders
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
@@ -23,6 +24,11 @@ INSERTED: Final = (
 WORDS: Final = {status: str(status.value) for status in Status}
 STATUSES: Final = {word: status for status, word in WORDS.items()}
 PENDING: Final = WORDS[Status.PENDING]
+
+_key_of: Final = attrgetter("key")
+
+SOONER: Final = bytes(byte for byte in range(256) if not byte & LATER_FLAG)
+"""The eighth bytes of the ids that are not in the table for later jobs."""
 
 _encode_tags = msgspec.json.Encoder().encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -119,20 +125,21 @@ class JobRows(Rows):
 def by_table(
     app: str, span: Span, items: Iterable[Any], key: Callable[[Any], bytes]
 ) -> Collection[tuple[str, list[Any]]]:
-    """The items in the order of their keys, by the table that each key names."""
-
-    def table(item: Any) -> str:
-        return span.table_of(app, key(item))
-
+    """The items in the order of their keys, by the table that each key names; the table for later jobs comes last."""
     ordered = sorted(items, key=key)
-    if not ordered:
-        return []
-    first, last = key(ordered[0]), key(ordered[-1])
-    if span.period(first) == span.period(last) and not any(key(item)[7] & LATER_FLAG for item in ordered):
-        return [(span.table_of(app, first), ordered)]
+    later: list[Any] = []
+    if b"".join(map(key, ordered))[7::16].translate(None, SOONER):
+        later = [item for item in ordered if key(item)[7] & LATER_FLAG]
+        ordered = [item for item in ordered if not key(item)[7] & LATER_FLAG]
     groups: dict[str, list[Any]] = {}
-    for name, group in groupby(ordered, table):
-        groups.setdefault(name, []).extend(group)
+    start = 0
+    while start < len(ordered):
+        period = span.period(key(ordered[start]))
+        end = bisect_left(ordered, span.keys(period)[1], lo=start, key=key)
+        groups[span.table(app, period)] = ordered[start:end]
+        start = end
+    if later:
+        groups[later_table(app)] = later
     return groups.items()
 
 
@@ -173,14 +180,15 @@ def after(key: bytes) -> bytes:
 
 def _inserted(row: NewRow) -> tuple[Any, ...]:
     key, spec = row.key, row.spec
+    flags = int.from_bytes(key[6:8], "big")
     return (
         key,
         int.from_bytes(key[:6], "big"),
         spec.scheduled_ms,
         PENDING,
         1,
-        shard_of(key),
-        (key[7] >> 2) & 3,
+        flags >> 4 & 0xFF,
+        flags >> 2 & 3,
         spec.payload.decode(),
         spec.job_name,
         spec.group,
@@ -213,10 +221,6 @@ def _range(query: Query, last: bytes | None) -> tuple[bytes, bytes]:
     if last is None:
         return start, end
     return (start, min(end, last)) if query.newest_first else (max(start, after(last)), end)
-
-
-def _key_of(item: NewRow | Update) -> bytes:
-    return item.key
 
 
 def _first(row: Sequence[Any]) -> bytes:

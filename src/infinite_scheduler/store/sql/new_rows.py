@@ -1,13 +1,14 @@
 """New jobs on their way into tables: each gets an id, which names its shard and its table."""
 
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 import msgspec
 
 from infinite_scheduler.errors import KeyConflict
-from infinite_scheduler.model import DAY_MS, Accepted, JobId, JobSpec, Shard, new_key, shard_of
+from infinite_scheduler.model import DAY_MS, VARIANT, Accepted, JobId, JobSpec, Shard, flags_of
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
@@ -19,6 +20,8 @@ CHUNK = 1000
 
 URGENT_MS = 1000
 """Jobs due this soon should be noticed without waiting for a poll."""
+
+_packed = struct.Struct(">QQ").pack
 
 Key = tuple[str, str]
 """An app and an idempotency key."""
@@ -47,6 +50,7 @@ class NewRows(msgspec.Struct, frozen=True):
 
     specs: Sequence[JobSpec]
     rows: Sequence[NewRow]
+    chunks: Mapping[Shard, Sequence[NewRow]]
     first: Mapping[Key, JobSpec]
 
     @classmethod
@@ -70,14 +74,8 @@ class NewRows(msgspec.Struct, frozen=True):
             fresh = [
                 spec for spec in specs if spec.idempotency_key is None or first[spec.app, spec.idempotency_key] is spec
             ]
-        return cls(specs, _keyed(fresh, now_ms, next_shard, has_table), first)
-
-    @property
-    def chunks(self) -> Mapping[Shard, Sequence[NewRow]]:
-        chunks: dict[Shard, list[NewRow]] = {}
-        for row in self.rows:
-            chunks.setdefault(Shard(row.spec.app, shard_of(row.key)), []).append(row)
-        return chunks
+        ids = _IdMaker(now_ms, next_shard, has_table)
+        return cls(specs, ids.rows(fresh), ids.chunks, first)
 
     def answers(self, repeats: Mapping[Key, Holder]) -> list[Accepted]:
         """One answer per job, in order; `repeats` are the jobs that had their keys before this batch."""
@@ -118,21 +116,49 @@ def _first_of_keys(specs: Sequence[JobSpec], *, strict: bool) -> Mapping[Key, Jo
     return first
 
 
-def _keyed(specs: Sequence[JobSpec], now_ms: int, next_shard: NextShard, has_table: HasTable) -> list[NewRow]:
-    """Rows with new ids: a job with a past time is stored under the current one."""
-    rows = []
-    entropy = os.urandom(8 * len(specs))
-    chunks_left: dict[
-        tuple[str, bool], tuple[int, int]
-    ] = {}  # (app, urgent) → the shard of this chunk, jobs left in it
-    for i, spec in enumerate(specs):
-        due_ms = max(spec.scheduled_ms, now_ms)
-        urgent = due_ms - now_ms < URGENT_MS
-        shard, left = chunks_left.get((spec.app, urgent), (0, 0))
-        if not left:
-            shard, left = next_shard(spec.app, urgent=urgent), CHUNK
-        chunks_left[spec.app, urgent] = shard, left - 1
-        later = due_ms - now_ms > LATER_MS or not has_table(spec.app, due_ms)
-        key = new_key(due_ms, shard, spec.priority, later, entropy[8 * i : 8 * i + 8])
-        rows.append(NewRow(key, spec, now_ms))
-    return rows
+class Chunk(msgspec.Struct):
+    """Rows that share a shard, and how many more may."""
+
+    shard: int
+    left: int
+    rows: list[NewRow]
+
+
+class _IdMaker:
+    """Gives jobs their ids, in chunks; a job with a past time is stored under the current one."""
+
+    def __init__(self, now_ms: int, next_shard: NextShard, has_table: HasTable) -> None:
+        self._now_ms = now_ms
+        self._next_shard = next_shard
+        self._has_table = has_table
+        self._open: dict[tuple[str, bool], Chunk] = {}  # by app, and whether its jobs are urgent
+        self.chunks: dict[Shard, list[NewRow]] = {}
+
+    def rows(self, specs: Sequence[JobSpec]) -> list[NewRow]:
+        now_ms, has_table = self._now_ms, self._has_table
+        urgent_ms, later_ms = now_ms + URGENT_MS, now_ms + LATER_MS
+        rows = []
+        for spec, entropy in zip(specs, _entropy(len(specs)), strict=True):
+            due_ms = max(now_ms, spec.scheduled_ms)
+            chunk = self._open.get((spec.app, due_ms < urgent_ms))
+            if chunk is None or not chunk.left:
+                chunk = self._next_chunk(spec.app, urgent=due_ms < urgent_ms)
+            chunk.left -= 1
+            later = due_ms > later_ms or not has_table(spec.app, due_ms)
+            row = NewRow(_packed(due_ms << 16 | flags_of(chunk.shard, spec.priority, later), entropy), spec, now_ms)
+            chunk.rows.append(row)
+            rows.append(row)
+        return rows
+
+    def _next_chunk(self, app: str, *, urgent: bool) -> Chunk:
+        shard = self._next_shard(app, urgent=urgent)
+        chunk = Chunk(shard, CHUNK, self.chunks.setdefault(Shard(app, shard), []))
+        self._open[app, urgent] = chunk
+        return chunk
+
+
+def _entropy(count: int) -> Sequence[int]:
+    """The second halves of ids: the variant, and 62 random bits."""
+    random = bytearray(os.urandom(8 * count))
+    random[::8] = random[::8].translate(VARIANT)
+    return struct.unpack(f">{count}Q", random)
