@@ -1,14 +1,18 @@
 """SQLite's addresses, and the tables that it makes."""
 
+import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from infinite_scheduler.errors import ConfigError, InvalidRequest
 from infinite_scheduler.model import DAY_MS
+from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.sqlite.database import path_of
-from infinite_scheduler.store.sql.statements import Session, Statements
+from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
+from infinite_scheduler.store.sql.statements import NewRow, Session, Statements
 from infinite_scheduler.store.sql.tables import SqlApp
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of, settle
 from tests.integration.sqlite.sqlite_file import opened
@@ -59,6 +63,26 @@ class TestTables:
         assert read["due_time"] == "2026-11-16 00:00:00.123"
         assert (read["created_at"], read["finished_at"]) == ("2026-11-16 00:00:00.000", "2026-11-16 00:00:00.005")
         assert (read["status"], read["job_data"], read["attempt"]) == ("done", '{"to":"+49"}', 1)
+
+    async def test_jobs_at_random_times_share_the_pages_that_are_written(self, session: Session, path: Path) -> None:
+        def some(count: int) -> list[NewRow]:
+            return [new_row(NOW + random.randrange(DAY_MS), payload=b'"%s"' % (b"x" * 200)) for _ in range(count)]
+
+        await add(session, some(20_000))
+        with closing(sqlite3.connect(path)) as shell:
+            shell.execute("PRAGMA wal_checkpoint(RESTART)")  # the next commit writes the log from its start
+            await add(session, some(1_000))
+            _, pages, _ = shell.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        assert 0 < pages < 500  # each in the order of its time would be a page per job
+
+    async def test_a_table_of_an_earlier_version_goes_on_being_used(self, session: Session, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as shell:
+            table = create_job_table(SqliteDialect(), "sms_retry_scheduled_jobs_20261116")
+            shell.execute(f"{table} WITHOUT ROWID")
+        rows = [new_row(NOW + n) for n in range(300)]
+        keys = await add(session, rows)
+        await settle(session, keys[:100])
+        assert [job.key for job in await scan_all_rows(session, scan_of())] == keys[100:]
 
     async def test_readable_columns_take_no_space_and_no_index(self, session: Session, path: Path) -> None:
         await add(session, [new_row()])

@@ -21,6 +21,7 @@ class SqliteDialect(Dialect):
     types = {"key": "BLOB", "bytes": "BLOB", "name": "TEXT", "text": "TEXT", "int": "INTEGER", "bool": "INTEGER"}  # noqa: RUF012
     reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
+    job_table_options = ""  # rows in the order of their arrival, found by an index: many more share a written page
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
     keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest are deleted first
