@@ -1,9 +1,9 @@
-"""What does a job cost if one, two or four nodes share the work?
+"""What does a job cost if one, two, four or eight nodes share the work?
 
     python -m bench.nodes [--store sqlite|mariadb|postgres] [--jobs 100000] [--runs 3]
 
-Node processes start together on the same backlog of overdue jobs. CPU is what the nodes used, including system time,
-from their start to the last settled job, without loading Python. The cores are shared with the database.
+Node processes start together on the same backlog of overdue jobs. CPU is what the nodes and the server used, including
+system time, from their start to the last settled job, without loading Python. All share the cores.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ import time
 from typing import Any
 
 from bench.hand_over import one
+from bench.server_load import ServerLoad
 from bench.setting import APP, fresh_store, options_of, report, specs
 from infinite_scheduler import Client, Scheduler
 
-NODES = (1, 2, 4)
+NODES = (1, 4)
 
 
 async def serve(url: str) -> None:
@@ -53,16 +54,20 @@ async def drain(store: str, jobs: int, count: int) -> dict[str, Any]:
                 await client.submit(specs(1000, now_ms - 60_000, now_ms))
             nodes = [start(url) for _ in range(count)]
             await asyncio.sleep(2)  # Python is loaded
-            began = time.perf_counter()
+            load, began = ServerLoad(store), time.perf_counter()
             for node in nodes:
                 tell(node)
             while (await client.survey()).counts[APP].get("done", 0) < jobs:  # noqa: ASYNC110 - the store has no event for it
                 await asyncio.sleep(0.1)
-            seconds = time.perf_counter() - began
+            seconds, server_s = time.perf_counter() - began, load.cpu_s()
         for node in nodes:
             tell(node)
         used = [json.loads(node.communicate()[0].splitlines()[-1]) for node in nodes]
-        return {"cpu_us_per_job": round(sum(used) / jobs * 1e6, 1), "jobs_per_s": round(jobs / seconds)}
+        return {
+            "cpu_us_per_job": round((sum(used) + server_s) / jobs * 1e6, 1),
+            "server_us_per_job": round(server_s / jobs * 1e6, 1),
+            "jobs_per_s": round(jobs / seconds),
+        }
 
 
 def main() -> None:
@@ -75,8 +80,17 @@ def main() -> None:
         for _ in range(options.runs)
     ]
     cost = {count: statistics.median(run[str(count)]["cpu_us_per_job"] for run in runs) for count in NODES}
+    server = {count: statistics.median(run[str(count)]["server_us_per_job"] for run in runs) for count in NODES}
     growth = {f"cost_of_{count}": round(cost[count] / cost[1], 2) for count in NODES[1:]}
-    report("cost of nodes", options.store, jobs=options.jobs, cpu_us_per_job=cost, **growth, runs=runs)
+    report(
+        "cost of nodes",
+        options.store,
+        jobs=options.jobs,
+        cpu_us_per_job=cost,
+        server_us_per_job=server,
+        **growth,
+        runs=runs,
+    )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ class ServerLoad:
         passed = time.perf_counter() - began
         return (self._cpu_s() - cpu_s) / passed, (self._queries() - queries) / passed
 
+    def cpu_s(self) -> float:
+        """CPU seconds."""
+        return self._cpu_s() - self._began[1]
+
     def _cpu_s(self) -> float:
         if self._store not in QUERIES:
             return 0.0

@@ -30,7 +30,7 @@ import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.accept import raw
-from bench.setting import APP, PAYLOAD, fresh_store, options_of, quantiles, report
+from bench.setting import APP, PAYLOAD, fresh_store, options_of, peak_mb, quantiles, report
 from tests.services.catalogue import admin_url
 from tests.services.databases import execute
 from tests.services.topics import end_offsets, fresh_topics, told
@@ -115,8 +115,7 @@ class Node:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_mb(self) -> float:
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("VmHWM"))
+        return peak_mb(self._process.pid)
 
     def stop(self) -> None:
         self._process.terminate()

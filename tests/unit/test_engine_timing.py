@@ -9,8 +9,10 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.engine.pipeline import RESTS
+from infinite_scheduler.engine.window import Window
 from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
 from infinite_scheduler.observe.events import Early, JobsSettled
+from infinite_scheduler.store.ownership import Scan
 from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig, set_back_once
 
 
@@ -164,6 +166,28 @@ async def test_a_backlog_goes_out_by_priority_and_nobody_starves() -> None:
         last_high = max(i for i, p in enumerate(order) if p is Priority.HIGH)
         assert last_high < 300 * 10 / 8 + 10, "at most one of a lower priority after eight"
         assert Priority.LOW in order[:400]
+
+
+@pytest.mark.parametrize(("budget", "passes"), [(1 << 26, {None}), (300 * (JOB_BYTES + 2), {None, *Priority})])
+async def test_a_backlog_is_read_once_for_all_priorities_if_it_fits_half_of_the_memory(
+    budget: int, passes: set[Priority | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans: list[Scan] = []
+    begin = Window.begin
+
+    def noted(window: Window, scan: Scan) -> None:
+        scans.append(scan)
+        begin(window, scan)
+
+    monkeypatch.setattr(Window, "begin", noted)
+    async with rig(budget_bytes=budget) as world:
+        for priority in Priority:
+            await world.add(*[1000] * 300, priority=priority)
+        await world.advance(60_000)
+        await world.node().app().start()
+        await world.until(lambda: len(world.deliveries) == 900)
+        assert {scan.priority for scan in scans} == passes
+        assert max(world.times().values()) == 1
 
 
 async def test_high_ones_go_first_in_a_herd_that_does_not_fit_memory() -> None:

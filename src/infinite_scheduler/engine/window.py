@@ -27,7 +27,8 @@ SHARES = 8
 NEVER_MS = 1 << 62
 
 OVERDUE_MS = 1000
-"""A range that begins further in the past is a backlog: it is read once per priority, high first."""
+"""A range that begins further in the past is a backlog. What of it does not fit into half of the memory is read once
+per priority, high first."""
 
 
 class Window:
@@ -56,6 +57,7 @@ class Window:
         self._found = 0  # jobs found since the line last moved
         self._typical = TYPICAL_BYTES
         self._backlog = False
+        self._by_priority = False  # the backlog is too large to be read for all priorities at once
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
         self.quiet = False  # there is nothing to do but to answer requests and, at `_line_due_ms`, to move the line
@@ -244,14 +246,15 @@ class Window:
             return None
         if min(min(t.cursors) for t in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
-        if not self._backlog and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in owned_shards):
+            self._by_priority |= self._budget.used(self.app) >= self._budget.free(self.app)
+        if not self._by_priority and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in owned_shards):
             return self._scan(owned_shards, None)
         left = {p: some for p in Priority if (some := [t for t in owned_shards if t.cursors[p] < t.end])}
         first = next(iter(left))
         return self._scan_of_lower(left, now_ms) or self._scan(left[first], first)
 
     def _all_is_read(self) -> None:
-        self._backlog = False
+        self._backlog = self._by_priority = False
         self._passed = [0] * len(Priority)
 
     def _scan_of_lower(self, left: Mapping[Priority, Sequence[OwnedShard]], now_ms: int) -> Scan | None:
