@@ -221,11 +221,14 @@ class Scheduler(Client):
         self._fork_guard = ForkGuard(asyncio.get_running_loop())
         try:
             known = {app.name for app in (await self._store.survey()).view.apps}
-            for name in sorted(self._apps, key=lambda name: name not in known):
-                info = await self._store.register(name, self._apps[name].shards)  # first, since it may be refused
+            names = sorted(self._apps, key=lambda name: name not in known)
+            infos = await self._store.register_all(  # first, since it may be refused
+                {name: self._apps[name].shards for name in names}
+            )
+            for info in infos:
                 for setting, kept in info.kept.items():
                     configured = str(getattr(self.settings.store, setting))
-                    self._tell(SettingKept(app=name, setting=setting, kept=kept, configured=configured))
+                    self._tell(SettingKept(app=info.name, setting=setting, kept=kept, configured=configured))
             self._engine = Engine(
                 self._store,
                 self._node(),

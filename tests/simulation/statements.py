@@ -130,6 +130,17 @@ class SimStatements(Statements):
         return found, None
 
     @reads
+    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+        return {
+            scan.app
+            for scan in scans
+            if not any(
+                any(True for _ in self.transaction.between(table, scan.app, scan.start, scan.end))
+                for table in ("jobs", "entries")
+            )
+        }
+
+    @reads
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
         limit, room = self._page(scan.limit), scan.room
         found: list[tuple[bytes, Job]] = []
@@ -273,6 +284,10 @@ class SimStatements(Statements):
     @reads
     def read_apps(self) -> Sequence[SqlApp]:
         return list(self.transaction.rows("apps").values())
+
+    @reads
+    def has_tables_of(self, app: str) -> bool:
+        return True
 
     @writes
     def insert_app(self, app: SqlApp, now_ms: int) -> Work[None]:

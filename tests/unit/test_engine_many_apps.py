@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from infinite_scheduler.engine.answerer import EMPTY_LOOKS, HELD_UP_LOOKS
-from infinite_scheduler.engine.lane import SHARDS_AT_ONCE, LaneSettings
+from infinite_scheduler.engine.lane import MANY_WINDOWS, SHARDS_AT_ONCE, LaneSettings
+from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Change, Shard, Status, shard_of
-from infinite_scheduler.store.ownership import Claim, Request, Scan, Step
+from infinite_scheduler.store.ownership import Claim, Page, Request, Scan, Step
 from infinite_scheduler.store.sql import ownership as sql_ownership
 from infinite_scheduler.store.sql import request_rows
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
@@ -230,3 +231,52 @@ async def test_requests_of_other_nodes_do_not_hide_those_of_a_node_with_many_sha
         (accepted,) = await world.add(1000)
         wish = world.change(Change.CANCEL, accepted)
         assert (await world.run(wish)).granted
+
+
+# A start
+
+
+async def test_of_many_apps_only_those_with_jobs_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[str] = []
+    scan = SqlOwnership.scan
+
+    async def noted(ownership: SqlOwnership, wanted: Scan) -> Page:
+        scanned.append(wanted.app)
+        return await scan(ownership, wanted)
+
+    monkeypatch.setattr(SqlOwnership, "scan", noted)
+    async with rig() as world:
+        node = await many_apps(world)
+        assert len(scanned) < MANY_WINDOWS * 2
+        await node.stop()
+        for app in ("app7", "app70", "app99"):
+            await world.add(1000, 2000, app=app)
+        await world.advance(60_000)
+        scanned.clear()
+        again = await many_apps(world)
+        assert len(world.deliveries) == 6
+        assert {"app7", "app70", "app99"} <= set(scanned)
+        assert len(scanned) < MANY_WINDOWS * 2
+        await again.stop()
+
+
+async def test_what_could_not_be_asked_of_many_apps_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([True, True])
+    empty = SqlOwnership.empty
+
+    async def fails(ownership: SqlOwnership, scans: Sequence[Scan]) -> Collection[str]:
+        found = await empty(ownership, scans)
+        if next(failures, False):
+            raise StoreUnavailable("the answer was lost")
+        return found
+
+    async with rig() as world:
+        await (await many_apps(world)).stop()
+        for number in range(MANY):
+            await world.add(1000, app=f"app{number}")
+        await world.advance(60_000)
+        monkeypatch.setattr(SqlOwnership, "empty", fails)
+        await many_apps(world)
+        await world.until(lambda: len(world.deliveries) == MANY)
+        assert max(world.times().values()) == 1
+        assert next(failures, True)

@@ -23,7 +23,7 @@ from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Owner, Shard
 from infinite_scheduler.observe.events import DrainCalledOff, Observer, Reloaded, ShardsReleased, TaskFailed
-from infinite_scheduler.store.ownership import Claim, Ownership, Step
+from infinite_scheduler.store.ownership import Claim, Ownership, Page, Scan, Step
 
 SATURATED = 2 * AT_MOST
 """With this many outcomes to settle, the lane is behind."""
@@ -34,6 +34,15 @@ BACK_OFF_MS = (50, 1000)
 
 SHARDS_AT_ONCE = 256
 """Shards that one step locks: a server has room for some thousands of locks, and others wait for them."""
+
+
+MANY_WINDOWS = 8
+"""With so many apps to read, it is worth a statement to find out which have nothing to read."""
+
+SCANS_AT_ONCE = 128
+"""Apps that such a statement names."""
+
+EMPTY = Page(jobs=(), next=None)
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,8 +281,11 @@ class Lane:
         return True
 
     async def _scan(self) -> bool:
-        """Read one page of one app; the apps take turns."""
+        """Read one page of one app; the apps take turns. If many are to be read, those without jobs are found first."""
         windows = self.owned_shards.active()
+        worked = len(windows) >= MANY_WINDOWS and await self._find_empty(windows)
+        if worked:
+            windows = [window for window in windows if not window.may_be_empty]
         self._turns += 1
         for i in range(len(windows)):
             window = windows[(self._turns + i) % len(windows)]
@@ -288,7 +300,33 @@ class Lane:
                 raise
             window.scanned(scan, page)
             return True
-        return False
+        return worked
+
+    async def _find_empty(self, windows: Iterable[Window]) -> bool:
+        """Count the ranges as read in which some of many apps have nothing, as scans of them would find."""
+        scans: dict[str, Scan] = {}
+        now_ms = self._clock.wall_ms()
+        for window in windows:
+            if window.may_be_empty and (scan := window.next_scan(now_ms)) is not None:
+                scans[window.app] = scan
+                if len(scans) == SCANS_AT_ONCE:
+                    break
+        if len(scans) < MANY_WINDOWS:
+            return False
+        for app, scan in scans.items():
+            self._windows[app].begin(scan)
+        empty: Collection[str] = ()
+        try:
+            empty = await self._ownership.empty(list(scans.values()))
+        finally:
+            for app, scan in scans.items():
+                window = self._windows[app]
+                if app in empty:
+                    window.scanned(scan, EMPTY)
+                else:
+                    window.unread(scan, scan.start)
+                    window.may_be_empty = False
+        return bool(empty)
 
     async def _advance(self) -> bool:
         """Move the lines that should move; what they passed is scanned in a later step, so after the commit.

@@ -92,8 +92,7 @@ class Engine:
         chance = (rand or random.Random()).random  # noqa: S311 - spreads retries, guards nothing
         self._budget = Budget(settings.budget_bytes)
         self.dispatchers = {p.name: Dispatcher(p, clock, self._gate, Judge(p.retry, chance), tell) for p in apps}
-        for app in self.dispatchers:
-            self._budget.join(app)
+        self._budget.join(*self.dispatchers)
         poll = RequestPoll(clock, settings.lane.request_poll_ms)
         self._lanes = [self._lane(poll) for _ in range(self._ownership.lanes)]
         self._quarantine = Quarantine(self.dispatchers, self._gate, clock, self._mark, tell)

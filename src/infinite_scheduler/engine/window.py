@@ -60,6 +60,7 @@ class Window:
         self._by_priority = False  # the backlog is too large to be read for all priorities at once
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
+        self.may_be_empty = True  # what is left to scan has not been found to contain anything
         self.quiet = False  # there is nothing to do but to answer requests and, at `_line_due_ms`, to move the line
         self._line_due_ms = 0  # 0: something has changed, and it is to be found out
 
@@ -255,6 +256,7 @@ class Window:
 
     def _all_is_read(self) -> None:
         self._backlog = self._by_priority = False
+        self.may_be_empty = True
         self._passed = [0] * len(Priority)
 
     def _scan_of_lower(self, left: Mapping[Priority, Sequence[OwnedShard]], now_ms: int) -> Scan | None:

@@ -24,9 +24,10 @@ class Budget:
         self._accounts: dict[str, _Account] = {}
         self._claimed = 0  # the sum of what each account claims
 
-    def join(self, app: str) -> None:
-        """Give `app` a reserve; the reserves of the others shrink."""
-        self._accounts.setdefault(app, _Account()).joined = True
+    def join(self, *apps: str) -> None:
+        """Give each of these apps a reserve; the reserves of the others shrink."""
+        for app in apps:
+            self._accounts.setdefault(app, _Account()).joined = True
         self._share()
 
     def leave(self, app: str) -> None:

@@ -34,6 +34,10 @@ class Accepting(ABC):
         Raises StoreMismatch if it exists with another number of shards.
         """
 
+    async def register_all(self, apps: Mapping[str, int | None]) -> Sequence[AppInfo]:
+        """Add these apps, each with its number of shards if one was given, as `register` does."""
+        return [await self.register(app, shards) for app, shards in apps.items()]
+
     @abstractmethod
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs, all or none, in order. Durable on return.

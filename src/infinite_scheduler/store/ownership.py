@@ -192,6 +192,13 @@ class Ownership(ABC):
         """Read pending jobs by position in one fresh snapshot, from rows and entries."""
 
     @abstractmethod
+    async def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+        """Of these scans, one per app and all of one lane, the apps that surely have nothing there.
+
+        It is asked in one fresh snapshot, as each scan would be, by nodes with many apps.
+        """
+
+    @abstractmethod
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         """Requests that wait for these shards, until they name `limit` jobs; if they name fewer, these are all.
 

@@ -86,6 +86,9 @@ class ClusterRows(Rows):
             rows = [(app.name, number, "", 0, now_ms, now_ms) for number in range(app.shards)]
             self._run_many(self._dialect.insert("scheduler_shards", SHARD, ignore=True), rows)
 
+    def has_tables_of(self, app: str) -> bool:
+        return self._has(later_table(app)) and self._has(moved_table(app))
+
     def set_paused(self, app: str, *, paused: bool) -> bool:
         self._run("UPDATE scheduler_apps SET paused = ? WHERE name = ?", (paused, app))
         return bool(self._select("SELECT 1 FROM scheduler_apps WHERE name = ?", (app,)))

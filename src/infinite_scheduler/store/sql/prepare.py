@@ -29,7 +29,7 @@ async def prepare(
     await store.open()
     try:
         known = {app.name for app in (await store.survey()).view.apps}
-        infos = [await store.register(name, shards) for name, shards in apps.items()]
+        infos = await store.register_all(apps)
         every = [app.name for app in (await store.survey()).view.apps]
         tables = [table for app in every for table in await store.make_tables_ahead(app, days)]
     finally:

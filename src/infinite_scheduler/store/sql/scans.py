@@ -2,7 +2,7 @@
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,10 @@ BUDGET: Final = 20
 """How many rows per job of a page one call looks at: a range of settled rows must not block the lane."""
 
 
+RANGES: Final = 300
+"""Ranges that one statement looks at; SQLite allows 500."""
+
+
 class Scans(JobRows):
     """Pending jobs by position."""
 
@@ -50,6 +54,29 @@ class Scans(JobRows):
             others, others_end, _ = self._scan_table(later, read, BUDGET * scan.limit)
             rows, end = _merged(rows, end, others, others_end, scan)
         return jobs_of(scan.app, rows), end
+
+    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+        ranges = [
+            (scan, table, "position" if table == moved_table(scan.app) else "id")
+            for scan in scans
+            for table in self._tables_of(scan)
+        ]
+        found: set[str] = set()
+        for some in in_chunks(ranges, RANGES):
+            text = " UNION ALL ".join(
+                f"SELECT * FROM (SELECT '{scan.app}' FROM {table} WHERE {key} >= ? AND {key} < ? LIMIT 1) AS range_{i}"
+                for i, (scan, table, key) in enumerate(some)
+            )
+            keys = [key for scan, _, _ in some for key in (scan.start, scan.end)]
+            found.update(app for (app,) in self._select(text, keys))
+        return {scan.app for scan in scans if scan.app not in found}
+
+    def _tables_of(self, scan: Scan) -> list[str]:
+        """The tables in which the rows and entries of this range may be."""
+        span = self._span(scan.app)
+        first, last = span.period(scan.start), span.period(scan.end)
+        tables = [span.table(scan.app, period) for period in self._periods(scan.app) if first <= period <= last]
+        return [*tables, *filter(self._has, (later_table(scan.app), moved_table(scan.app)))]
 
     def _scan_periods(self, scan: Scan) -> tuple[list[Any], bytes | None]:
         """Read the tables of the periods one after the other, until the page is full."""

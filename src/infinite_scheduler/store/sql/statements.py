@@ -97,6 +97,13 @@ class Statements(ABC):
         """
 
     @abstractmethod
+    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+        """Of these scans, one per app, the apps that have neither rows nor entries in the range.
+
+        Shards, status and priority are not looked at.
+        """
+
+    @abstractmethod
     def scan_entries(self, scan: Scan) -> tuple[Sequence[tuple[bytes, Job]], bytes | None]:
         """Entries by position in [start, end), in order, with their pending rows; then where reading ended, as above.
 
@@ -177,6 +184,10 @@ class Statements(ABC):
     @abstractmethod
     def insert_app(self, app: SqlApp, now_ms: int) -> None:
         """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it exists."""
+
+    @abstractmethod
+    def has_tables_of(self, app: str) -> bool:
+        """Do the tables exist that `insert_app` makes?"""
 
     @abstractmethod
     def set_paused(self, app: str, *, paused: bool) -> bool:

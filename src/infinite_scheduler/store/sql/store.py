@@ -109,12 +109,26 @@ class SqlStore(Store):
             tx.insert_app(wanted, now_ms)
             return next(info for info in tx.read_apps() if info.name == app)
 
-        info = await self._door.write(body)
-        self._apps[app] = info
+        return self._registered(await self._door.write(body), shards)
+
+    async def register_all(self, apps: Mapping[str, int | None]) -> Sequence[AppInfo]:
+        """A node that starts again finds all of its apps with one look, however many they are."""
+
+        def complete(tx: Statements) -> Mapping[str, SqlApp]:
+            return {info.name: info for info in tx.read_apps() if tx.has_tables_of(info.name)}
+
+        known = await self._reader.read(complete)
+        return [
+            self._registered(known[app], shards) if app in known else await self.register(app, shards)
+            for app, shards in apps.items()
+        ]
+
+    def _registered(self, info: SqlApp, shards: int | None) -> AppInfo:
+        self._apps[info.name] = info
         if shards is not None and info.shards != shards:
             raise StoreMismatch(
-                f"app {app!r} has {info.shards} shards in this store, but {shards} are configured; the number is fixed "
-                f"when the app is created: set shards = {info.shards} for it, or leave the setting out"
+                f"app {info.name!r} has {info.shards} shards in this store, but {shards} are configured; the number is "
+                f"fixed when the app is created: set shards = {info.shards} for it, or leave the setting out"
             )
         kept = {} if self._limits.tables in {None, info.span} else {"tables": info.span}
         return msgspec.structs.replace(info, kept=kept)

@@ -1,6 +1,6 @@
 """The tables of an app: which one a key names, and which exist."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -11,6 +11,9 @@ from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, check_app_name, datetime_of, start_of
 from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
+
+JOBS_INFIX: Final = "_scheduled_jobs_"
+"""Between the name of an app and a date."""
 
 LATER_FLAG = 2
 """The bit in byte 7 of a key that means the table for jobs far ahead."""
@@ -87,13 +90,13 @@ def span_of(name: str) -> Span:
 
 @lru_cache(maxsize=16384)
 def _period_table(app: str, span: Span, period: int) -> str:
-    return f"{check_app_name(app)}_scheduled_jobs_{datetime_of(span.starts_ms(period)):{span.date}}"
+    return f"{check_app_name(app)}{JOBS_INFIX}{datetime_of(span.starts_ms(period)):{span.date}}"
 
 
 @lru_cache(maxsize=1024)
 def later_table(app: str) -> str:
     """The table of an app for jobs far ahead."""
-    return f"{check_app_name(app)}_scheduled_jobs_later"
+    return f"{check_app_name(app)}{JOBS_INFIX}later"
 
 
 @lru_cache(maxsize=1024)
@@ -114,6 +117,7 @@ class Catalog:
         self._version: object = None
         self._names: frozenset[str] = frozenset()
         self._periods: dict[str, tuple[int, ...]] = {}
+        self._dates: dict[str, list[str]] | None = None  # by app
         self._checked = False
 
     def begin(self) -> None:
@@ -138,7 +142,7 @@ class Catalog:
     def trust(self, tables: Iterable[str]) -> None:
         """Note that these exist, whatever an older snapshot of the database says."""
         self._names |= frozenset(tables)
-        self._periods = {}
+        self._periods, self._dates = {}, None
 
     def has(self, table: str, cursor: Cursor) -> bool:
         """Does this table exist?"""
@@ -149,15 +153,25 @@ class Catalog:
         """The periods for which the app, whose tables have this span, has one, in order."""
         self._check(cursor)
         if app not in self._periods:
-            prefix = f"{app}_scheduled_jobs_"
-            found = (span.parse(name.removeprefix(prefix)) for name in self._names if name.startswith(prefix))
+            found = (span.parse(date) for date in self._dates_of(app))
             self._periods[app] = tuple(sorted(period for period in found if period is not None))
         return self._periods[app]
+
+    def _dates_of(self, app: str) -> Sequence[str]:
+        """How the names of the app's tables of jobs end. All names are looked at once, as there may be many apps."""
+        if self._dates is None:
+            self._dates = {}
+            for name in self._names:
+                owner, infix, date = name.rpartition(JOBS_INFIX)
+                if infix:
+                    self._dates.setdefault(owner, []).append(date)
+        return self._dates.get(app, ())
 
     def _check(self, cursor: Cursor) -> None:
         if self._checked:
             return
         version = self._dialect.tables_version(cursor)
         if version is None or version != self._version:
-            self._names, self._periods, self._version = self._dialect.tables(cursor), {}, version
+            self._names, self._version = self._dialect.tables(cursor), version
+            self._periods, self._dates = {}, None
         self._checked = True

@@ -1,6 +1,6 @@
 """Maintenance of a SQL store: tables ahead, retention, small tables kept small; in slices that never block the lane."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar, cast
 
@@ -63,10 +63,17 @@ class Maintainer:
         """Do what is due, for a short while at most. Errors are raised at the end, when all other parts have run."""
         made: list[str] = []
         dropped: list[str] = []
-        for info in await self._reader.read(lambda tx: tx.read_apps()):
+        infos = await self._reader.read(lambda tx: tx.read_apps())
+        unused: Collection[str] = ()
+        without_jobs: Collection[str] = ()
+        with self._going_on():
+            unused, without_jobs = await self._read(lambda tx: tx.idle_apps([info.name for info in infos]))
+        for info in infos:
+            if info.name in unused:
+                continue
             self._slices = SLICES
             with self._going_on():
-                made += await self._make_tables(info.name)
+                made += [] if info.name in without_jobs else await self._make_tables(info.name)
             with self._going_on():
                 dropped += await self._retire(info)
             with self._going_on():

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from infinite_scheduler.model import Change, Shard, position, shard_of, start_of
 from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.inbox import LetterState
+from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import placeholders
 from infinite_scheduler.store.sql.job_rows import PENDING
 from infinite_scheduler.store.sql.protocol import anybody
@@ -56,6 +57,13 @@ class UpkeepRows(SqlStatements):
     def periods(self, app: str) -> frozenset[int]:
         """The periods for which the app has a table."""
         return frozenset(self._periods(app))
+
+    def idle_apps(self, apps: Sequence[str]) -> tuple[Collection[str], Collection[str]]:
+        """The apps that have nothing to maintain, and those that have no jobs, so that no tables need be made ahead."""
+        without_jobs = self.empty(
+            [Scan(app=app, shards=frozenset({0}), start=FIRST, end=LAST, limit=1, room=1) for app in apps]
+        )
+        return [app for app in without_jobs if not self._periods(app)], without_jobs
 
     def missing_ahead(self, app: str, now_ms: int, days: int) -> Sequence[str]:
         """The names of the missing tables for this many days from now."""
