@@ -80,6 +80,23 @@ async def test_one_job_at_a_time_probes_after_5_s_and_then_twice_as_long_up_to_a
         assert waits == [5, 15, 35, 75, 135, 195, 255]
 
 
+async def test_a_wrong_argument_is_an_error_of_the_job_and_its_attempt_says_what_to_write() -> None:
+    async with rig() as world:
+
+        async def take(_: Job) -> None:
+            raise away(retry_after="soon")
+
+        node = await world.node().app(function=take, retry=RetryPolicy(max_attempts=2)).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(10_000)
+        record = await world.record(accepted)
+        assert (record.status, len(record.attempts)) == (Status.FAILED, 2)
+        for attempt in record.attempts:
+            assert (attempt.error or "").startswith("TypeError: the retry_after of DestinationAway is 'soon', which is")
+            assert (attempt.error or "").endswith("use a timedelta or a number of seconds, such as retry_after=30")
+        assert not node.told_of(AppHeldBack)
+
+
 async def test_a_batch_handler_is_probed_with_one_job_and_what_arrived_is_done() -> None:
     async with rig() as world:
         there = Destination(away())
