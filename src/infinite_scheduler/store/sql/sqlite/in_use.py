@@ -71,8 +71,7 @@ class InUse:
     def give_up(self) -> None:
         """Let go of what no other store of this process uses: the last connection of all tidies up when it closes."""
         with _turn:
-            for file in self._files:
-                held = _held[file]
+            for held in [_held[file] for file in self._files if file in _held]:  # a forked child has none
                 held.users.discard(self)
                 if not held.users:
                     file_lock.release(held.handle)
