@@ -3,6 +3,7 @@
 import asyncio
 
 from infinite_scheduler.model import Job, Status
+from infinite_scheduler.observe.events import HandedOver
 from tests.unit.engine_rig import APP, EngineNode, rig
 
 
@@ -33,6 +34,7 @@ async def test_a_call_that_is_cancelled_before_its_first_step_gives_its_place_ba
         assert await world.statuses(accepted) == {Status.DONE: 20}
         assert [(await world.record(a)).job.attempt for a in accepted] == [1] * 20
         assert set(world.times().values()) == {1}
+        assert sum(len(event.lateness_ms) for event in node.told_of(HandedOver)) == 20
         assert places(node) == 5
         assert not node.engine.dispatchers[APP].busy
         assert await node.stop()

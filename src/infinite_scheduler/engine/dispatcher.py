@@ -88,6 +88,7 @@ class Dispatcher:
         self._not_begun: dict[int, Sequence[Job]] = {}  # their jobs, until their first step
         self._stirred = False
         self._came_back = 0  # jobs, since that was last reported
+        self._lateness: list[int] = []  # of jobs that are on their way to their handler, until that is reported
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
@@ -195,10 +196,14 @@ class Dispatcher:
         self._stirred = False
         if self._not_begun:
             self._recall()
+        lateness = self._lateness
+        if lateness and not self._not_begun:  # so all of them have had their last look
+            self._lateness = []
+            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+            lateness = self._lateness
         if self._came_back:
             count, self._came_back = self._came_back, 0
             self._tell(JobsHeldBack(app=self.app, count=count))
-        lateness: list[int] = []
         while self._free > 0 and len(self._ready) and (most := self.most) and self._gate.open:
             now_ms = self._gate.now_ms()
             for _ in range(1 if self.outage.ongoing else min(self._free, AT_ONCE)):
@@ -208,7 +213,7 @@ class Dispatcher:
                 lateness += [now_ms - job.due_ms for job in batch]
                 self._start(batch)
         if lateness:
-            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+            self.stir()
 
     def _next_batch(self, now_ms: int, most: int) -> list[Job]:
         batch: list[Job] = []
@@ -267,7 +272,8 @@ class Dispatcher:
             self._launch(job, owned, now_ms)
             self.flights[job.key].alone = True
             self._start([job])
-            self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
+            self._lateness.append(now_ms - job.due_ms)
+            self.stir()
 
     def _start(self, batch: Sequence[Job]) -> None:
         if self.outage.ongoing:
@@ -368,6 +374,7 @@ class Dispatcher:
         if flight is None or flight.job is not job:
             return None
         del self.flights[job.key]
+        self._lateness.remove(flight.started_ms - job.due_ms)
         owned = flight.owned
         if owned.handed_over.pop(job.key, None) is None:
             return None
