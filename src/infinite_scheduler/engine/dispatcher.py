@@ -27,6 +27,8 @@ from infinite_scheduler.store.ownership import Running, Settlement
 AT_ONCE = 64
 """Calls of handlers begun between two checks of the gate and the clock: well under a millisecond."""
 
+CANCELLED = "the call was cancelled, by its handler or by other code of this program"
+
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the jobs of one app are handed over."""
@@ -355,13 +357,17 @@ class Dispatcher:
         return [job for job in batch if job.due_ms <= now_ms]
 
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
-        """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
+        """Report the remaining jobs with this error; they are retried at once if the node had to stop.
+
+        A call that was cancelled otherwise has failed: nobody can tell whether its own handler has done that, and one
+        that does it each time must come to an end.
+        """
         for job in batch:
             match error:
                 case asyncio.CancelledError() if self._interrupting:
                     self._interrupted(job)
                 case asyncio.CancelledError():
-                    self.report(job, RuntimeError("the handler cancelled itself"))
+                    self.report(job, RuntimeError(CANCELLED))
                 case Exception():
                     self.report(job, error)
                 case _:
