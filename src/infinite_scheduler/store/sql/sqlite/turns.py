@@ -22,7 +22,7 @@ WRITING_S: Final = 1.0
 """How long a process waits for another one to end its transaction, before it tries with SQLite's lock alone."""
 
 
-class Turn:
+class FileTurn:
     """A lock on a file, held for a moment. Entering it tells whether it was free in time."""
 
     def __init__(self, path: Path, patience_s: float) -> None:
@@ -68,13 +68,13 @@ class Turns(NamedTuple):
     def of_processes(cls, folder: Path) -> "Turns":
         """Turns by files in this folder."""
         return cls(
-            waiting=Turn(folder / "turn", COURTESY_S),
-            writing=Turn(folder / "write", WRITING_S),
-            checkpointing=Turn(folder / "checkpoint", 0),
+            waiting=FileTurn(folder / "turn", COURTESY_S),
+            writing=FileTurn(folder / "write", WRITING_S),
+            checkpointing=FileTurn(folder / "checkpoint", 0),
         )
 
 
-_all: WeakSet[Turn] = WeakSet()
+_all: WeakSet[FileTurn] = WeakSet()
 
 
 def _let_go() -> None:
