@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.model import Accepted, Change, Done, Failed, Job, Status
@@ -66,6 +67,29 @@ async def test_jobs_wait_while_the_destination_is_away_and_are_done_when_it_is_b
         assert await world.statuses(accepted) == {Status.DONE: 40}
         assert {(await world.record(one)).job.attempt for one in accepted} == {1}
         assert not node.told_of(AttemptFailed)
+
+
+async def test_a_delivery_that_was_shown_as_running_and_came_back_is_not_shown_for_ever() -> None:
+    async with rig() as world:
+        there = Destination(away())
+
+        async def take(job: Job) -> None:
+            if there.error is not None:
+                await sleep(world.clock, 3000)
+            await there.take(job)
+
+        await world.node().app(function=take, retry=ONCE).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(10_000)
+        (shown,) = (await world.record(accepted)).attempts
+        assert shown.finished_ms is None
+        there.error = None
+        await world.advance(60_000)
+        record = await world.record(accepted)
+        (ended,) = record.attempts
+        assert (record.status, ended.attempt, ended.error) == (Status.DONE, 1, None)
+        assert ended.finished_ms == record.finished_ms
+        assert ended.started_ms - record.job.due_ms < 1000, "when it was first handed over"
 
 
 async def test_one_job_at_a_time_probes_after_5_s_and_then_twice_as_long_up_to_a_minute() -> None:

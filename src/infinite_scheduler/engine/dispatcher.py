@@ -414,8 +414,11 @@ class Dispatcher:
             return
         if self.outage.ongoing:
             self.outage.answered(job, outcome)
+        started_ms = flight.started_ms
+        if flight.owned.shown:
+            started_ms = flight.owned.shown.pop(job.key, started_ms)
         settlement = self._judge.settlement(
-            job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
+            job, outcome, started_ms=started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
         )
         if settlement.error is not None and settlement.status is not Status.EXPIRED:
             self._tell(
@@ -444,6 +447,8 @@ class Dispatcher:
         if owned.handed_over.pop(job.key, None) is None:
             return  # the shard was lost: its new owner hands the job over
         self._came_back += 1
+        if flight.shown:
+            owned.shown.setdefault(job.key, flight.started_ms)
         job = job if flight.alone else copy(job)
         owned.held[job.key] = job
         if flight.marked:
