@@ -190,14 +190,50 @@ class DestinationAway(Unavailable):
 
     It is not an error of the job, so no attempt is counted. The node holds the app back: it probes with one job at a
     time, after `retry_after` if that is given, and goes on by itself when a probe succeeds.
+
+    The reason may be the exception that was caught. Wrong arguments raise a TypeError or a ValueError, which are errors
+    of the job like any other of its handler: an InvalidRequest would never be tried again.
     """
 
     retry_after_s: float | None = None
 
-    def __init__(self, reason: str, retry_after: timedelta | float | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str | BaseException, retry_after: timedelta | float | None = None) -> None:
+        super().__init__(_reason(reason))
         if retry_after is not None:  # kept as a number: plain values pass from a worker process to the node
-            self.retry_after_s = retry_after / _SECOND if isinstance(retry_after, timedelta) else float(retry_after)
+            self.retry_after_s = _seconds(retry_after)
+
+
+def _reason(given: object) -> str:
+    if isinstance(given, BaseException):  # its text alone may be empty, as that of most time-outs is
+        text = str(given).strip()
+        return f"{type(given).__name__}: {text}" if text else type(given).__name__
+    if not isinstance(given, str):
+        raise TypeError(
+            f"the reason of DestinationAway is {given!r}, which is not text: say what is away, such as "
+            "DestinationAway('the gateway is closed'), or pass the exception that was caught"
+        )
+    if not given.strip():
+        raise ValueError(
+            "the reason of DestinationAway is empty: say what is away, such as "
+            "DestinationAway('the gateway is closed'), or pass the exception that was caught"
+        )
+    return given
+
+
+def _seconds(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, timedelta | int | float):
+        raise TypeError(
+            f"the retry_after of DestinationAway is {given!r}, which is not a length of time: use a timedelta or a "
+            "number of seconds, such as retry_after=30"
+        )
+    seconds = given / _SECOND if isinstance(given, timedelta) else given
+    if not 0 <= seconds <= timedelta.max / _SECOND:
+        wrong = "negative" if seconds < 0 else "not a length of time"
+        raise ValueError(
+            f"the retry_after of DestinationAway is {given!r}, which is {wrong}: use a timedelta or a number of "
+            "seconds, such as retry_after=30"
+        )
+    return float(seconds)
 
 
 class HandlerTimeout(Unavailable):

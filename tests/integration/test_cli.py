@@ -21,8 +21,13 @@ from tests.waiting import until
 
 HANDLERS = """
 import time
+from pathlib import Path
+
+from infinite_scheduler import DestinationAway
 
 def remind(job):
+    if job.data == "away" and not Path("gateway").exists():
+        raise DestinationAway("the gateway is closed", retry_after=0.1)
     if job.data == "fail":
         raise ValueError("no such number")
     if job.data == "slow":
@@ -320,6 +325,22 @@ def test_a_node_hands_over_and_can_be_watched(shell: Shell) -> None:
         assert (process.returncode, out) == (0, "")
         assert failing in [json.loads(line).get("job_id") for line in err.splitlines()]
     assert shell.run("nodes").lines == []
+
+
+def test_the_exit_code_tells_whether_an_app_is_held_back(shell: Shell) -> None:
+    with shell.node():
+        assert shell.run("apps", "list").code == 0
+        job = shell.schedule('"away"', "100ms")
+        until(lambda: shell.run("apps", "list").code == 1, "the app is held back")
+        for listed in (shell.run("apps", "list"), shell.plain("apps", "list", "--config", "scheduler.toml")):
+            assert (listed.code, listed.err) == (1, "")
+            assert "the gateway is closed" in listed.out
+        shell.run("apps", "pause", "reminders")
+        assert shell.run("apps", "list").code == 1
+        shell.run("apps", "resume", "reminders")
+        shell.write("gateway", "open")
+        assert shell.until(job, status="done")["attempt"] == 1
+        until(lambda: shell.run("apps", "list").code == 0, "the app goes on")
 
 
 def test_a_node_is_drained_and_resumed(shell: Shell) -> None:

@@ -117,6 +117,21 @@ def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) 
     assert desk("ingest", "status").returncode == 1
 
 
+def test_the_status_of_a_topic_tells_that_an_app_is_held_back(desk: Desk, kafka_servers: str) -> None:
+    write(kafka_servers, desk.topic, [message(scheduledTime="2020-01-01T00:00:00Z")], partition=0)
+    with desk.node():
+        status = desk.until(lambda status: status["ready"] and status["held_back"])
+        (held,) = status["held_back"]
+        assert (held["app"], "topic 'out' does not exist" in held["reason"]) == ("sms", True)
+        assert set(held) == {"app", "node", "since", "reason"}
+        told = desk("ingest", "status")
+        assert (told.returncode, told.stdout.count("Held back: sms, by node")) == (1, 1)
+        assert desk("apps", "list").returncode == 1
+    (status,) = desk.lines("ingest", "status")
+    assert not status["held_back"], "no node, no outage"
+    assert desk("apps", "list").returncode == 0
+
+
 def test_a_group_that_reads_other_topics_makes_no_topic_ready(
     desk: Desk, kafka_servers: str, fresh_topic: MakeTopic
 ) -> None:

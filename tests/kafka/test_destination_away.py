@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
@@ -49,17 +49,20 @@ def sms_retry(options: KafkaOptions, topic: str) -> Handler:
 
 def function(options: KafkaOptions, topic: str) -> Handler:
     """A function as users write it, which sends with a client of its own."""
-    client = Producer({"bootstrap.servers": options.bootstrap_servers, "message.timeout.ms": 1000})
+    client = Producer(options.client(message_timeout_ms=1000))
 
     def send(job: Job) -> None:
         errors: list[Any] = []
-        client.produce(
-            topic, job.payload, headers={"job-id": job.id}, on_delivery=lambda error, _: errors.append(error)
-        )
+        try:
+            client.produce(
+                topic, job.payload, headers={"job-id": job.id}, on_delivery=lambda error, _: errors.append(error)
+            )
+        except KafkaException as error:  # the client remembers what it was told last
+            raise DestinationAway(error) from error
         client.flush(5)
-        for error in errors or ["no report in time"]:
-            if error is not None:
-                raise DestinationAway(f"the topic took nothing: {error}")
+        (told,) = errors
+        if told is not None:
+            raise DestinationAway(f"the topic took nothing: {told.str()}")
 
     return PythonHandler(send, concurrency=1)
 
@@ -123,14 +126,15 @@ async def arrived(servers: Any, topic: str) -> list[str]:
     return [(dict(one.headers)["job-id"] or b"").decode() for one in await asyncio.to_thread(read, servers, topic)]
 
 
-@pytest.mark.parametrize("make", [kafka, sms_retry])
+@pytest.mark.parametrize("make", [kafka, sms_retry, function])
 async def test_a_topic_that_is_made_later_gets_every_job_once(kafka_servers: str, tmp_path: Path, make: Make) -> None:
     topic = f"late-{JobId.make(0, 0, 0).hex()[-8:]}"
     async with node(tmp_path, make(KafkaOptions(kafka_servers, SOON), topic)) as one:
-        await until_async(lambda: one.of(DestinationUnready))
-        assert f"topic '{topic}' does not exist" in one.of(DestinationUnready)[0].error
+        if make is not function:  # of which nothing is known before it is called
+            await until_async(lambda: one.of(DestinationUnready))
+            assert f"topic '{topic}' does not exist" in one.of(DestinationUnready)[0].error
         await one.schedule()
-        await one.is_held_back(f"topic '{topic}' does not exist")
+        await one.is_held_back("nknown topic" if make is function else f"topic '{topic}' does not exist")
         await asyncio.to_thread(make_topic, kafka_servers, topic, 3)
         await one.ends_well()
     assert sorted(await arrived(kafka_servers, topic)) == sorted(one.ids)
@@ -150,16 +154,18 @@ async def test_a_broker_that_is_away_and_comes_back_gets_every_job(
     assert set(await arrived(private_kafka.url, "out")) == set(one.ids)  # one whose time was over may be there twice
 
 
+@pytest.mark.parametrize("make", [kafka, sms_retry, function])
 async def test_a_right_that_is_granted_later_lets_every_job_arrive_once(
-    guarded_kafka: GuardedKafka, tmp_path: Path
+    guarded_kafka: GuardedKafka, tmp_path: Path, make: Make
 ) -> None:
     await asyncio.to_thread(make_topic, guarded_kafka.options, "guarded")
     told = dict(guarded_kafka.options_of(GuardedKafka.GUEST))
     servers = told.pop("bootstrap.servers")
-    async with node(tmp_path, kafka(KafkaOptions(servers, told), "guarded")) as one:
-        await until_async(lambda: one.of(DestinationUnready))
+    async with node(tmp_path, make(KafkaOptions(servers, told), "guarded")) as one:
+        if make is not function:
+            await until_async(lambda: one.of(DestinationUnready))
         await one.schedule()
-        await one.is_held_back("not allowed")
+        await one.is_held_back("authorization failed" if make is function else "not allowed")
         with granted(guarded_kafka, "guarded"):
             await one.ends_well()
     assert sorted(await arrived(guarded_kafka.options, "guarded")) == sorted(one.ids)

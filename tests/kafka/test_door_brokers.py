@@ -277,7 +277,8 @@ async def test_the_broker_inside_of_librdkafka_will_do(
         await inside.send(messages(range(50, 60)))
         again = await inside.started()
         await inside.has(range(60))
-        await until_async(lambda: again.metrics["messagesReceived"])
+        await until_async(lambda: again.metrics["messagesReceived"] >= 10)
+        await again.stop()
         assert again.metrics["messagesReceived"] == 10, "what was taken before is read again"
 
 

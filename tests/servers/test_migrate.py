@@ -19,9 +19,12 @@ from infinite_scheduler.cli.run import run
 from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.observe.events import Event, TaskFailed
-from infinite_scheduler.store.sql.schema import VERSION
+from infinite_scheduler.store.sql.schema import MIGRATIONS, VERSION, version_of
+from infinite_scheduler.store.sql.schema import migrate as migrate_schema
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.drivers import server_driver
+from infinite_scheduler.store.sql.server.mariadb import EXACT
+from infinite_scheduler.store.sql.server.mariadb_dialect import MariaDialect
 from tests.older_schema import schema_version
 from tests.periods import DAY_S, HOUR_S, await_a_whole
 from tests.servers.proxy import proxied
@@ -85,6 +88,21 @@ def test_it_brings_an_older_schema_up_to_date(url: str, config: Path, capsys: py
     told = json.loads(out)
     assert (code, told["schema_before"], told["schema"], told["tables_made"]) == (0, 1, VERSION, [])
     assert {"scheduler_ingest_offsets", "scheduler_dead_letters"} <= tables_of(url)
+
+
+@pytest.mark.parametrize("is_mariadb", [True, False], ids=["as MariaDB", "as MySQL"])
+def test_a_migration_that_was_cut_off_before_its_end_is_done_again(mariadb_url: str, is_mariadb: bool) -> None:
+    """These servers commit each statement that changes tables; MariaDB understands all that MySQL is told."""
+    dialect = MariaDialect(EXACT["MariaDB"], is_mariadb=is_mariadb)
+    with closing(server_driver(mariadb_url).connect()) as connection:
+        cursor = connection.cursor()
+        for step in MIGRATIONS:
+            for statement in step(dialect):
+                cursor.execute(statement)
+        assert version_of(cursor, dialect) == 0
+        migrate_schema(cursor, dialect)
+        assert version_of(cursor, dialect) == VERSION
+        cursor.execute("SELECT held_back FROM scheduler_nodes")
 
 
 def test_it_prepares_forty_days_and_tells_scripts(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:

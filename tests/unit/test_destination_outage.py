@@ -1,6 +1,9 @@
 """When an app is held back, probed, and let go on: by a clock that is moved by hand."""
 
+import re
+from copy import copy
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from infinite_scheduler.engine.destination_outage import REASON_CHARS, TRIED, De
 from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.model import Done, Failed, Job, JobId, Outcome, Retry
 from infinite_scheduler.observe.events import AppHeldBack, AppResumed, Event
+from infinite_scheduler.policy.retry import RetryPolicy
 from infinite_scheduler.testing import ManualClock
 from infinite_scheduler.testing.manual_clock import START_MS
 
@@ -94,10 +98,7 @@ async def test_the_next_outage_begins_with_the_shortest_wait_again(case: Case) -
         (timedelta(minutes=3), 180),
         (0.5, 0.5),
         (0, 0.1),
-        (-5, 0.1),
-        (float("inf"), 3600),
         (timedelta(days=400), 3600),
-        (float("nan"), 5),
         (None, 5),
     ],
 )
@@ -188,8 +189,68 @@ async def test_an_exception_of_the_users_own_without_a_text_is_named(case: Case)
     assert case.waits_s() == 5
 
 
+@pytest.mark.parametrize(
+    ("asked", "waits_s"), [(30, 30), (-5, 0.1), (float("inf"), 3600), (float("nan"), 5), ("soon", 5), (b"", 5)]
+)
+async def test_an_exception_of_the_users_own_may_ask_for_anything(case: Case, asked: Any, waits_s: float) -> None:
+    class Down(DestinationAway):
+        retry_after_s = asked
+
+    case.outage.away(job(1), Down("closed"), 0)
+    assert case.waits_s() == waits_s
+
+
 async def test_a_stop_asks_for_nothing_more(case: Case) -> None:
     case.away()
     case.outage.stop()
     case.clock.advance(100_000)
     assert case.woken == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("closed", "closed"),
+        (OSError("no route"), "OSError: no route"),
+        (TimeoutError(), "TimeoutError"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_a_reason_is_text_or_the_exception_that_was_caught(reason: str | Exception, text: str) -> None:
+    assert str(DestinationAway(reason)) == text
+    assert str(copy(DestinationAway(reason, 3))) == text
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"), [(30, 30.0), (0.5, 0.5), (0, 0.0), (timedelta(minutes=1), 60.0), (None, None)]
+)
+def test_a_wait_is_a_timedelta_or_a_number_of_seconds(
+    retry_after: timedelta | float | None, seconds: float | None
+) -> None:
+    assert DestinationAway("closed", retry_after).retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        (("",), ValueError, "the reason of DestinationAway is empty: say what is away"),
+        ((" \n",), ValueError, "the reason of DestinationAway is empty: say what is away"),
+        ((None,), TypeError, "the reason of DestinationAway is None, which is not text: say what is away"),
+        ((b"closed",), TypeError, "the reason of DestinationAway is b'closed', which is not text: say what is away"),
+        (("closed", "soon"), TypeError, "retry_after of DestinationAway is 'soon', which is not a length of time"),
+        (("closed", "30"), TypeError, "retry_after of DestinationAway is '30', which is not a length of time"),
+        (("closed", True), TypeError, "retry_after of DestinationAway is True, which is not a length of time"),
+        (("closed", -1), ValueError, "retry_after of DestinationAway is -1, which is negative"),
+        (("closed", timedelta(-1)), ValueError, "which is negative: use a timedelta"),
+        (("closed", float("-inf")), ValueError, "retry_after of DestinationAway is -inf, which is negative"),
+        (("closed", float("inf")), ValueError, "retry_after of DestinationAway is inf, which is not a length of time"),
+        (("closed", float("nan")), ValueError, "retry_after of DestinationAway is nan, which is not a length of time"),
+        (("closed", 10**400), ValueError, "which is not a length of time: use a timedelta or a number of seconds"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(arguments: Any, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=re.escape(said)) as refused:
+        DestinationAway(*arguments)
+    ends = ("such as retry_after=30", "or pass the exception that was caught")
+    assert str(refused.value).endswith(ends), "what to type comes last"
+    assert RetryPolicy().next_attempt_ms(attempt=1, created_ms=0, finished_ms=0, error=refused.value, rand=lambda: 0.0)

@@ -2,7 +2,12 @@
 
 import asyncio
 
+import pytest
+
+from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import Job, Status
+from infinite_scheduler.observe.events import HandedOver
+from infinite_scheduler.policy.retry import RetryPolicy
 from tests.unit.engine_rig import APP, EngineNode, rig
 
 
@@ -33,9 +38,37 @@ async def test_a_call_that_is_cancelled_before_its_first_step_gives_its_place_ba
         assert await world.statuses(accepted) == {Status.DONE: 20}
         assert [(await world.record(a)).job.attempt for a in accepted] == [1] * 20
         assert set(world.times().values()) == {1}
+        assert sum(len(event.lateness_ms) for event in node.told_of(HandedOver)) == 20
         assert places(node) == 5
         assert not node.engine.dispatchers[APP].busy
         assert await node.stop()
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["by another handler", "by itself"])
+async def test_a_running_call_that_is_cancelled_has_failed_an_attempt_and_is_retried_by_the_rules(other: bool) -> None:
+    """Nobody can tell who has cancelled it; one that cancels itself each time must come to an end."""
+    async with rig() as world:
+
+        async def run(job: Job) -> None:
+            if job.attempt == 1 and not other:
+                cancel_all_calls()
+            await sleep(world.clock, 500)
+
+        retry = RetryPolicy(delays=["10s"], max_attempts=2)
+        node = await world.node().app(function=run, retry=retry, concurrency=5).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(1200)
+        if other:
+            cancel_all_calls()
+        await world.advance(5000)
+        record = await world.record(accepted)
+        assert (record.status, record.job.attempt) == (Status.PENDING, 2)
+        assert record.attempts[0].error == (
+            "RuntimeError: the call was cancelled, by its handler or by other code of this program"
+        )
+        assert places(node) == 5
+        await world.advance(10_000)
+        assert (await world.record(accepted)).status is Status.DONE
 
 
 async def test_a_batch_that_is_cancelled_before_its_first_step_is_handed_over_again() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler, Report
 from infinite_scheduler.model import Accepted, Change, Done, Failed, Job, Status
@@ -68,6 +69,29 @@ async def test_jobs_wait_while_the_destination_is_away_and_are_done_when_it_is_b
         assert not node.told_of(AttemptFailed)
 
 
+async def test_a_delivery_that_was_shown_as_running_and_came_back_is_not_shown_for_ever() -> None:
+    async with rig() as world:
+        there = Destination(away())
+
+        async def take(job: Job) -> None:
+            if there.error is not None:
+                await sleep(world.clock, 3000)
+            await there.take(job)
+
+        await world.node().app(function=take, retry=ONCE).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(10_000)
+        (shown,) = (await world.record(accepted)).attempts
+        assert shown.finished_ms is None
+        there.error = None
+        await world.advance(60_000)
+        record = await world.record(accepted)
+        (ended,) = record.attempts
+        assert (record.status, ended.attempt, ended.error) == (Status.DONE, 1, None)
+        assert ended.finished_ms == record.finished_ms
+        assert ended.started_ms - record.job.due_ms < 1000, "when it was first handed over"
+
+
 async def test_one_job_at_a_time_probes_after_5_s_and_then_twice_as_long_up_to_a_minute() -> None:
     async with rig() as world:
         await world.node().app(function=Destination(away()).take, concurrency=4).start()
@@ -78,6 +102,23 @@ async def test_one_job_at_a_time_probes_after_5_s_and_then_twice_as_long_up_to_a
         await world.advance(300_000)
         waits = [round((d.at_ms - began_ms) / 1000) for d in world.deliveries[4:]]
         assert waits == [5, 15, 35, 75, 135, 195, 255]
+
+
+async def test_a_wrong_argument_is_an_error_of_the_job_and_its_attempt_says_what_to_write() -> None:
+    async with rig() as world:
+
+        async def take(_: Job) -> None:
+            raise away(retry_after="soon")
+
+        node = await world.node().app(function=take, retry=RetryPolicy(max_attempts=2)).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(10_000)
+        record = await world.record(accepted)
+        assert (record.status, len(record.attempts)) == (Status.FAILED, 2)
+        for attempt in record.attempts:
+            assert (attempt.error or "").startswith("TypeError: the retry_after of DestinationAway is 'soon', which is")
+            assert (attempt.error or "").endswith("use a timedelta or a number of seconds, such as retry_after=30")
+        assert not node.told_of(AppHeldBack)
 
 
 async def test_a_batch_handler_is_probed_with_one_job_and_what_arrived_is_done() -> None:

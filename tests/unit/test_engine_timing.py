@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.dispatcher import Dispatcher
 from infinite_scheduler.engine.pipeline import RESTS
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.model import JOB_BYTES, Change, Job, Priority, Status
-from infinite_scheduler.observe.events import Early, JobsSettled
+from infinite_scheduler.observe.events import Early, HandedOver, JobsSettled
 from infinite_scheduler.store.ownership import Scan
 from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig, set_back_once
 
@@ -101,6 +102,25 @@ async def test_a_job_that_is_early_at_the_last_look_waits_for_its_moment(monkeyp
         assert world.delivered() == [accepted.key]
         await world.advance(1000)
         assert (await world.record(accepted)).status is Status.DONE
+        assert [list(event.lateness_ms) for event in node.told_of(HandedOver)] == [[0]], "told once, when it took place"
+
+
+async def test_a_job_that_is_taken_back_since_the_lease_has_lapsed_is_not_told_as_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig() as world:
+        node = await world.node().app().start()
+        await world.add(1000)
+        start = Dispatcher._start
+
+        def lapsed(self: Dispatcher, batch: Sequence[Job]) -> None:
+            start(self, batch)
+            monkeypatch.setattr(self._gate.lease, "valid", lambda: False)
+
+        monkeypatch.setattr(Dispatcher, "_start", lapsed)
+        await world.advance(1100)
+        assert not world.deliveries
+        assert not node.told_of(HandedOver)
 
 
 async def test_a_job_that_was_early_at_the_last_look_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.clock import SystemClock, sleep
 from infinite_scheduler.errors import Unavailable
-from infinite_scheduler.views.app import AppView, PauseView, app_views
+from infinite_scheduler.views.app import AppView, HeldBackAppView, PauseView, app_views, held_back_views
 from infinite_scheduler.views.node import LIVING, DrainView, node_state, node_views
 from infinite_scheduler.views.times import ms_of, relative, span
 
 NONCE_SHOWN = 6
 LOOK_MS = 250
 """How often to check a drain that is waited for."""
+
+HOLDS_BACK = 1
 
 SHOWN_COUNTS = ("accepted", "done", "failed", "expired", "cancelled", "retried")
 
@@ -106,16 +108,22 @@ async def _shards_of(session: StoreSession, node_id: str, *, must_live: bool = F
     return owned
 
 
-async def list_apps(session: StoreSession) -> None:
-    """Print the apps of the store."""
+async def list_apps(session: StoreSession) -> int:
+    """Print the apps of the store; 1 if a node holds one of them back."""
     apps = app_views(await session.client.survey(), session.now_ms, session.lease_ms)
+    held_back = held_back_views(apps)
     if session.out.as_json:
         for app in apps:
             session.out.record(app)
-        return
-    if not apps:
+    elif apps:
+        _print_apps(session, apps)
+        say_what_is_held_back(session, held_back)
+    else:
         session.out.note("no apps yet: start a node whose configuration names some")
-        return
+    return HOLDS_BACK if held_back else 0
+
+
+def _print_apps(session: StoreSession, apps: Sequence[AppView]) -> None:
     session.out.table(
         ("app", "state", "shards", "nodes", *SHOWN_COUNTS),
         [
@@ -131,18 +139,16 @@ async def list_apps(session: StoreSession) -> None:
         whole=("app", "state", "shards", *SHOWN_COUNTS),
         spare=("retried", "expired", "cancelled", "nodes"),
     )
-    say_what_is_held_back(session, apps)
 
 
-def say_what_is_held_back(session: StoreSession, apps: Sequence[AppView]) -> None:
+def say_what_is_held_back(session: StoreSession, held_back: Sequence[HeldBackAppView]) -> None:
     """Print for each app, and each node that holds it back, since when and why."""
-    for app in apps:
-        for held in app.held_back:
-            since = relative(ms_of(held.since), session.now_ms)
-            session.out.say(
-                f"Held back: {app.app}, by node {held.node}, since {held.since}, {since}: {held.reason}",
-                style="bold red",
-            )
+    for held in held_back:
+        since = relative(ms_of(held.since), session.now_ms)
+        session.out.say(
+            f"Held back: {held.app}, by node {held.node}, since {held.since}, {since}: {held.reason}",
+            style="bold red",
+        )
 
 
 async def pause_app(session: StoreSession, app: str) -> None:

@@ -305,7 +305,7 @@ def jobs_retry(options: SharedOptions, job: JobIdText) -> int:
 @apps.command("list")
 @with_options
 def apps_list(options: SharedOptions) -> int:
-    """List the apps of the store, with the nodes that run them and the outcomes of their jobs."""
+    """List the apps, with their nodes and the outcomes of their jobs. Ends with 1 if an app is held back."""
     from infinite_scheduler.cli.cluster import list_apps
     from infinite_scheduler.cli.store_session import ask
 

@@ -13,7 +13,7 @@ from infinite_scheduler.errors import InvalidRequest, PositionsMoved
 from infinite_scheduler.ingest.config import KafkaIngestConfig
 from infinite_scheduler.ingest.status import PositionChange, Reset, look, parse_reset, plan_reset
 from infinite_scheduler.kafka.admin import Admin
-from infinite_scheduler.views.app import app_views
+from infinite_scheduler.views.app import app_views, held_back_views
 from infinite_scheduler.views.times import ms_of, relative
 from infinite_scheduler.views.topic import OffsetView, PartitionView, TopicView, offset_views, reset_view, topic_view
 
@@ -54,7 +54,7 @@ def _unconfigured(session: StoreSession, topic: str, group: str | None) -> Kafka
 
 
 async def show_status(session: StoreSession, topic: str | None, group: str | None) -> int:
-    """Print the status of each topic; 1 if messages of one of them do not become jobs."""
+    """Print the status of each topic; 1 if messages of one of them do not become jobs, or an app is held back."""
     chosen = _chosen(session, topic, group)
     configs = chosen if topic is not None else [config for config in chosen if config.enabled]
     if chosen and not configs:
@@ -68,15 +68,16 @@ async def show_status(session: StoreSession, topic: str | None, group: str | Non
             if group is not None
             else "the configuration has no topics: add [[ingest]] with a topic, or choose one with --topic NAME"
         )
-    found = [topic_view(await look(config, session.client.inbox)) for config in configs]
+    held_back = held_back_views(app_views(await session.client.survey(), session.now_ms, session.lease_ms))
+    found = [topic_view(await look(config, session.client.inbox), held_back) for config in configs]
     for view in found:
         if session.out.as_json:
             session.out.record(view)
         else:
             _print_status(session, view)
     if not session.out.as_json:
-        say_what_is_held_back(session, app_views(await session.client.survey(), session.now_ms, session.lease_ms))
-    return 0 if all(view.ready for view in found) else NOT_READY
+        say_what_is_held_back(session, held_back)
+    return NOT_READY if held_back or not all(view.ready for view in found) else 0
 
 
 def _print_status(session: StoreSession, view: TopicView) -> None:

@@ -100,7 +100,10 @@ def topics_create(
 @ingest.command("status")
 @with_options
 def ingest_status(options: SharedOptions, topic: TopicName = None, group: GroupName = None, kafka: Kafka = None) -> int:
-    """Say whether the topics that bring jobs are read, by which nodes, and how far. Ends with 1 if one is not ready."""
+    """Say whether the topics that bring jobs are read, by which nodes, and how far.
+
+    Ends with 1 if one is not ready, or if an app is held back.
+    """
     from infinite_scheduler.cli.ingest import show_status
     from infinite_scheduler.cli.store_session import ask
 

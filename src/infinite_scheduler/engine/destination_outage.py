@@ -140,7 +140,7 @@ class DestinationOutage:
 def _asked_ms(error: BaseException) -> int | None:
     """The wait that the destination asked for, within limits."""
     asked_s = error.retry_after_s if isinstance(error, DestinationAway) else None
-    if asked_s is None or isnan(asked_s):
+    if not isinstance(asked_s, int | float) or isnan(asked_s):  # a class of the user's own may have anything there
         return None
     shortest, longest = RETRY_AFTER_MS
     return int(max(shortest, min(asked_s * 1000, longest)))

@@ -27,6 +27,8 @@ from infinite_scheduler.store.ownership import Running, Settlement
 AT_ONCE = 64
 """Calls of handlers begun between two checks of the gate and the clock: well under a millisecond."""
 
+CANCELLED = "the call was cancelled, by its handler or by other code of this program"
+
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the jobs of one app are handed over."""
@@ -88,6 +90,7 @@ class Dispatcher:
         self._not_begun: dict[int, Sequence[Job]] = {}  # their jobs, until their first step
         self._stirred = False
         self._came_back = 0  # jobs, since that was last reported
+        self._lateness: list[int] = []  # of jobs that are on their way to their handler, until that is reported
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
@@ -195,10 +198,14 @@ class Dispatcher:
         self._stirred = False
         if self._not_begun:
             self._recall()
+        lateness = self._lateness
+        if lateness and not self._not_begun:  # so all of them have had their last look
+            self._lateness = []
+            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+            lateness = self._lateness
         if self._came_back:
             count, self._came_back = self._came_back, 0
             self._tell(JobsHeldBack(app=self.app, count=count))
-        lateness: list[int] = []
         while self._free > 0 and len(self._ready) and (most := self.most) and self._gate.open:
             now_ms = self._gate.now_ms()
             for _ in range(1 if self.outage.ongoing else min(self._free, AT_ONCE)):
@@ -208,7 +215,7 @@ class Dispatcher:
                 lateness += [now_ms - job.due_ms for job in batch]
                 self._start(batch)
         if lateness:
-            self._tell(HandedOver(app=self.app, lateness_ms=lateness))
+            self.stir()
 
     def _next_batch(self, now_ms: int, most: int) -> list[Job]:
         batch: list[Job] = []
@@ -267,7 +274,8 @@ class Dispatcher:
             self._launch(job, owned, now_ms)
             self.flights[job.key].alone = True
             self._start([job])
-            self._tell(HandedOver(app=self.app, lateness_ms=[now_ms - job.due_ms]))
+            self._lateness.append(now_ms - job.due_ms)
+            self.stir()
 
     def _start(self, batch: Sequence[Job]) -> None:
         if self.outage.ongoing:
@@ -349,13 +357,17 @@ class Dispatcher:
         return [job for job in batch if job.due_ms <= now_ms]
 
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
-        """Report the remaining jobs with this error; they are retried at once if the node had to stop."""
+        """Report the remaining jobs with this error; they are retried at once if the node had to stop.
+
+        A call that was cancelled otherwise has failed: nobody can tell whether its own handler has done that, and one
+        that does it each time must come to an end.
+        """
         for job in batch:
             match error:
                 case asyncio.CancelledError() if self._interrupting:
                     self._interrupted(job)
                 case asyncio.CancelledError():
-                    self.report(job, RuntimeError("the handler cancelled itself"))
+                    self.report(job, RuntimeError(CANCELLED))
                 case Exception():
                     self.report(job, error)
                 case _:
@@ -368,6 +380,7 @@ class Dispatcher:
         if flight is None or flight.job is not job:
             return None
         del self.flights[job.key]
+        self._lateness.remove(flight.started_ms - job.due_ms)
         owned = flight.owned
         if owned.handed_over.pop(job.key, None) is None:
             return None
@@ -401,8 +414,11 @@ class Dispatcher:
             return
         if self.outage.ongoing:
             self.outage.answered(job, outcome)
+        started_ms = flight.started_ms
+        if flight.owned.shown:
+            started_ms = flight.owned.shown.pop(job.key, started_ms)
         settlement = self._judge.settlement(
-            job, outcome, started_ms=flight.started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
+            job, outcome, started_ms=started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
         )
         if settlement.error is not None and settlement.status is not Status.EXPIRED:
             self._tell(
@@ -431,6 +447,8 @@ class Dispatcher:
         if owned.handed_over.pop(job.key, None) is None:
             return  # the shard was lost: its new owner hands the job over
         self._came_back += 1
+        if flight.shown:
+            owned.shown.setdefault(job.key, flight.started_ms)
         job = job if flight.alone else copy(job)
         owned.held[job.key] = job
         if flight.marked:

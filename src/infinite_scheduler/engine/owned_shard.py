@@ -28,6 +28,7 @@ class OwnedShard:
         "quarantined",
         "requests_read",
         "shard",
+        "shown",
         "suspect_until_ms",
         "suspects",
         "unswept_ms",
@@ -40,6 +41,7 @@ class OwnedShard:
         self.handed_over: dict[bytes, Job] = {}  # handed over, not settled in the store
         self.parked: list[Job] = []  # held and due, but the shard may not hand over now
         self.quarantined: dict[bytes, Job] = {}  # held in quarantine
+        self.shown: dict[bytes, int] = {}  # came back, but are shown as running since this moment
         self.draining = False
         self.drain_until_ms: int | None = None  # when a drain is called off; None: never
         self.suspect_until_ms = suspect_until_ms  # jobs due up to here may have ended the former owner's process

@@ -76,7 +76,9 @@ def _exception(described: _Error) -> BaseException:
 
 def _other_class(described: _Error) -> Exception:
     if described.away:
-        return DestinationAway(described.text, described.attributes.get("retry_after_s"))
+        away = DestinationAway(described.text.strip() or described.name)
+        away.retry_after_s = described.attributes.get("retry_after_s")
+        return away
     return RuntimeError(f"{described.name}: {described.text}")
 
 

@@ -28,6 +28,12 @@ class HeldBackView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class HeldBackAppView(HeldBackView, frozen=True, kw_only=True):
+    """The same where it does not stand below its app."""
+
+    app: str
+
+
 class AppView(msgspec.Struct, frozen=True, kw_only=True):
     """One app."""
 
@@ -61,6 +67,15 @@ def app_views(survey: Survey, now_ms: int, lease_ms: int) -> Sequence[AppView]:
     """The apps that the store knows."""
     states = node_states(survey.view, now_ms, lease_ms)
     return [_app_view(app, survey, states) for app in survey.view.apps]
+
+
+def held_back_views(apps: Sequence[AppView]) -> Sequence[HeldBackAppView]:
+    """What nodes hold back of these apps."""
+    return [
+        HeldBackAppView(app=app.app, node=held.node, since=held.since, reason=held.reason)
+        for app in apps
+        for held in app.held_back
+    ]
 
 
 def _app_view(app: AppInfo, survey: Survey, states: Mapping[str, NodeState]) -> AppView:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from infinite_scheduler.ingest.status import PartitionStatus, PositionChange, TopicStatus
+from infinite_scheduler.views.app import HeldBackAppView
 from infinite_scheduler.views.times import IsoTime, iso_or_none
 
 
@@ -36,6 +37,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     problems: Sequence[str]
     notes: Sequence[str]
     dead_letters: Mapping[str, int]  # by state
+    held_back: Sequence[HeldBackAppView]  # a message may be for any app, so these are of the whole store
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +66,8 @@ class ResetView(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-def topic_view(status: TopicStatus) -> TopicView:
-    """One look at a topic."""
+def topic_view(status: TopicStatus, held_back: Sequence[HeldBackAppView] = ()) -> TopicView:
+    """One look at a topic, and at what becomes of its jobs."""
     return TopicView(
         topic=status.topic,
         group=status.group,
@@ -80,6 +82,7 @@ def topic_view(status: TopicStatus) -> TopicView:
         problems=status.problems,
         notes=status.notes,
         dead_letters=status.letters,
+        held_back=held_back,
     )
 
 

@@ -109,9 +109,9 @@ asyncio.run(main())
         self, path: Path, start: Callable[..., subprocess.Popen[str]]
     ) -> None:
         code = """
-from infinite_scheduler.store.sql.sqlite.turns import Turns
+from infinite_scheduler.store.sql.sqlite.turns import FileTurn
 begun, begins = os.pipe()
-with Turns(Path(path)):
+with FileTurn(Path(path), 1):
     child = os.fork()
     if child == 0:
         os.write(begins, b"."); sys.stdin.read(); os._exit(0)

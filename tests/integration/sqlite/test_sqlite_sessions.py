@@ -174,10 +174,11 @@ class TestTurns:
         await other.close()
         assert order == ["first", "second"] * 10
 
+    @pytest.mark.parametrize("file", ["turn", "write", "checkpoint"])
     async def test_a_process_that_does_not_use_its_turn_holds_nobody_up_for_long(
-        self, session: Session, path: Path
+        self, session: Session, path: Path, file: str
     ) -> None:
-        with Path(f"{path}-nodes", "turn").open("w") as turn:
+        with Path(f"{path}-nodes", file).open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             async with asyncio.timeout(BOUND_S):
                 await add(session, [row := new_row()])

@@ -3,7 +3,7 @@
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -107,15 +107,16 @@ class Dialect(ABC):
     tables_in_transactions: bool = True
     """May a transaction that writes jobs create the tables it needs? Otherwise they are created outside it."""
 
-    add_column: str = "ADD COLUMN"
-    """How ALTER TABLE adds a column; nothing must happen if it is there, where that is not part of a transaction."""
-
     indexes_in_tables: bool = False
     """Are indexes part of the statement that creates their table?"""
 
     def text(self, statement: str) -> str:
         """The statement in the driver's style."""
         return statement if self.placeholder == "?" else _restyled(statement, self.placeholder)
+
+    def add_column(self, table: str, column: str, kind: str) -> Iterator[str]:
+        """Add a column; if that is not part of a transaction, nothing must happen if the column is there."""
+        yield f"ALTER TABLE {table} ADD COLUMN {column} {self.types[kind]}"
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         """Insert one row, or nothing if `ignore` and its key exists."""

@@ -237,7 +237,7 @@ def _second(dialect: Dialect) -> Iterator[str]:
 
 def _third(dialect: Dialect) -> Iterator[str]:
     """Which apps a node holds back."""
-    yield f"ALTER TABLE scheduler_nodes {dialect.add_column} held_back {dialect.types['text']}"
+    yield from dialect.add_column("scheduler_nodes", "held_back", "text")
 
 
 def _create_indexes(table: str, indexes: Sequence[Index]) -> Iterator[str]:

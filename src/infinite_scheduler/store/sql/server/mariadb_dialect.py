@@ -76,7 +76,21 @@ class MariaDialect(Dialect):
     def __init__(self, collation: str, *, is_mariadb: bool = True) -> None:
         self.table_options = f" ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation} ROW_FORMAT = DYNAMIC"
         self.keys_table_options = self.large_table_options = self.table_options
-        self.add_column = "ADD COLUMN IF NOT EXISTS" if is_mariadb else "ADD COLUMN"  # MySQL does not know it
+        self._is_mariadb = is_mariadb
+
+    def add_column(self, table: str, column: str, kind: str) -> Iterator[str]:
+        if self._is_mariadb:
+            yield f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} {self.types[kind]}"
+            return
+        there = (
+            "SELECT COUNT(*) FROM information_schema.columns"
+            f" WHERE table_schema = DATABASE() AND table_name = '{table}' AND column_name = '{column}'"
+        )
+        alter = f"ALTER TABLE {table} ADD COLUMN {column} {self.types[kind]}"  # MySQL has no IF NOT EXISTS here
+        yield f"SET @add_column = IF(({there}) = 0, '{alter}', 'DO 0')"
+        yield "PREPARE add_column FROM @add_column"
+        yield "EXECUTE add_column"
+        yield "DEALLOCATE PREPARE add_column"
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         word = "INSERT IGNORE" if ignore else "INSERT"

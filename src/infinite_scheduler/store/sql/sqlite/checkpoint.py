@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +35,16 @@ class Checkpointer:
     """
 
     def __init__(
-        self, path: str, connect: Callable[[], sqlite3.Connection], finish: Callable[[Callable[[], None]], None]
+        self,
+        path: str,
+        connect: Callable[[], sqlite3.Connection],
+        finish: Callable[[Callable[[], None]], None],
+        turn: AbstractContextManager[bool],
     ) -> None:
         self._path = path
         self._connect = connect
         self._finish = finish
+        self._turn = turn
         self._written = 0
         self._enough = frames_for(path)
         self._wake = threading.Event()
@@ -70,7 +76,8 @@ class Checkpointer:
         while self._wake.wait() and not self._stopped:
             self._wake.clear()
             written, self._written = self._written, 0
-            frames = checkpoint(connection)
+            with self._turn as mine:
+                frames = checkpoint(connection) if mine else None
             if frames is None:
                 continue
             most = frames_for(self._path)

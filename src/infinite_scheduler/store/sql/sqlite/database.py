@@ -17,8 +17,9 @@ from infinite_scheduler.store.sql.database_thread import DatabaseThread, share_t
 from infinite_scheduler.store.sql.schema import VERSION, migrate, version_of
 from infinite_scheduler.store.sql.sqlite.checkpoint import Checkpointer
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
+from infinite_scheduler.store.sql.sqlite.in_use import InUse
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
-from infinite_scheduler.store.sql.sqlite.session import InlineSession, ThreadSession, Transactions
+from infinite_scheduler.store.sql.sqlite.session import ALONE, InlineSession, ThreadSession, Transactions
 from infinite_scheduler.store.sql.sqlite.turns import Turns
 from infinite_scheduler.store.sql.statements import Body, Database, Session
 from infinite_scheduler.store.sql.upkeep import Maintainer
@@ -51,12 +52,12 @@ class SqliteDatabase(Database):
         self._path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
         self._inline = inline
         self._process = os.urandom(8).hex()
-        folder = Path(f"{self._path}-nodes")
-        self._locks = None if self._path == MEMORY else LockFolder(folder)
-        self._turns = None if self._path == MEMORY or inline else Turns(folder / "turn")
+        self._folder = Path(f"{self._path}-nodes")
+        self._locks = None if self._path == MEMORY else LockFolder(self._folder)
         self._nonces: set[str] = set()
         self._open: dict[str, tuple[DatabaseThread | None, Transactions]] = {}
         self._checkpointer: Checkpointer | None = None
+        self._in_use: InUse | None = None
 
     async def open(self) -> None:
         if not self._inline:
@@ -64,6 +65,7 @@ class SqliteDatabase(Database):
         try:
             await self._connect(LANE)
             if not self._inline and self._path != MEMORY:
+                self._in_use = InUse(self._path)
                 await self._connect(READER)
                 self._checkpoint_beside()
         except BaseException:
@@ -74,8 +76,14 @@ class SqliteDatabase(Database):
         worker, transactions = self._open[LANE]
         if worker is not None:
             finish = partial(_finish_log, worker, transactions)
-            self._checkpointer = Checkpointer(self._path, partial(connect, self._path), finish)
+            self._checkpointer = Checkpointer(
+                self._path, partial(connect, self._path), finish, self._turns().checkpointing
+            )
             transactions.committed, transactions.failed = self._checkpointer.committed, self._checkpointer.failed
+
+    def _turns(self) -> Turns:
+        """The turns of one more connection."""
+        return ALONE if self._path == MEMORY or self._inline else Turns.of_processes(self._folder)
 
     async def _connect(self, name: str) -> None:
         if self._inline:
@@ -97,7 +105,7 @@ class SqliteDatabase(Database):
         dialect = SqliteDialect()
         cursor = connection.cursor()
         statements = UpkeepRows(cursor, dialect, self._process)
-        transactions = Transactions(connection, statements, self._path, self._turns if name == LANE else None)
+        transactions = Transactions(connection, statements, self._path, self._turns() if name == LANE else ALONE)
         try:
             transactions.prepare(_READING if name == READER else _WRITING)
             # A reader must not have to wait for the write lock.
@@ -123,10 +131,16 @@ class SqliteDatabase(Database):
                 worker.join()
 
     def _disconnect(self, name: str, transactions: Transactions) -> None:
+        """Close a connection; the lane's is the last."""
         if name == LANE and self._checkpointer:
             self._checkpointer.close()
             self._checkpointer = None
+        if name == LANE and self._in_use:
+            self._in_use.give_up()
         transactions.close()
+        if name == LANE and self._in_use:
+            self._in_use.close()
+            self._in_use = None
 
     async def _leave(self) -> None:
         """Release the locks of nodes that have left. One that still owns shards keeps its lock until the process ends.

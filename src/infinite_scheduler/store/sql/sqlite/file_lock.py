@@ -1,4 +1,4 @@
-"""A lock on a whole file that the system releases when its process ends, however it ends.
+"""Locks on files that the system releases when their process ends, however it ends.
 
 A POSIX record lock belongs to a process and a file: the process loses it when it closes *any* handle of that file, as a
 program does that only reads it. Linux also has locks of open file descriptions, OFD: such a lock belongs to the handle
@@ -27,6 +27,16 @@ def lock(handle: int) -> None:
         fcntl.fcntl(handle, _OFD_SETLK, _WHOLE_FILE)
     else:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def share(handle: int, start: int, length: int) -> None:
+    """Share a part of the file with others who do, to the exclusion of those who want it alone. Needs OFD locks."""
+    fcntl.fcntl(handle, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, start, length, 0))
+
+
+def release(handle: int) -> None:
+    """Let go of all that this handle has locked. Needs OFD locks."""
+    fcntl.fcntl(handle, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def is_locked(handle: int) -> bool:

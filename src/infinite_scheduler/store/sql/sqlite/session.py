@@ -4,7 +4,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,13 +20,15 @@ from infinite_scheduler.store.sql.sqlite.sqlite_errors import (
     too_busy,
     translated,
 )
-from infinite_scheduler.store.sql.sqlite.turns import pause
+from infinite_scheduler.store.sql.sqlite.turns import Turns, pause
 from infinite_scheduler.store.sql.statements import Body, Session
 
 T = TypeVar("T")
 
 LOCK_WAIT_S: Final = 5.0
 """How long another process may hold the write lock before a transaction gives up."""
+
+ALONE: Final = Turns()
 
 TRIES: Final = 5
 """How often a body is run again because tables changed meanwhile."""
@@ -41,12 +42,12 @@ class Transactions:
         connection: sqlite3.Connection,
         statements: SqlStatements,
         path: str,
-        turns: AbstractContextManager[None] | None = None,
+        turns: Turns = ALONE,
     ) -> None:
         self._connection = connection
         self._statements = statements
         self._path = path
-        self._turns = turns or nullcontext()
+        self._turns = turns
         self._file = file_at(path)
         self.committed: Callable[[int], None] = lambda _rows: None
         """Called with the number of rows that each commit has changed."""
@@ -71,6 +72,8 @@ class Transactions:
         except StoreBroken:
             self.failed()
             raise
+        finally:
+            self._turns.writing.__exit__(None, None, None)
         self.committed(self._connection.total_changes - before)
         return result
 
@@ -84,7 +87,9 @@ class Transactions:
 
     def checkpoint(self) -> None:
         """Finish the log: no commit of this process can come between, so the next commit can start it over."""
-        checkpoint(self._connection)
+        with self._turns.checkpointing as mine:
+            if mine:
+                checkpoint(self._connection)
 
     def close(self) -> None:
         """Disconnect."""
@@ -134,7 +139,8 @@ class Transactions:
         self._connection.execute("BEGIN")
 
     def _begin_write(self) -> None:
-        with self._turns:
+        with self._turns.waiting:
+            self._turns.writing.__enter__()  # until the transaction has ended
             self._insist(lambda: self._connection.execute("BEGIN IMMEDIATE"))
 
     def _commit(self) -> None:

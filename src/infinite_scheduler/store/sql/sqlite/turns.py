@@ -1,37 +1,49 @@
-"""Turns between processes that want SQLite's write lock: a waiting process is not overtaken."""
+"""Turns between processes that write to one SQLite file: nobody is overtaken, and no two do it at the same time.
+
+SQLite sees to the second by itself, with record locks on the `-shm` file. A process loses those when it closes any
+other handle of that file, such as a handler does that copies the folder: amid a transaction, another process could then
+write to the same place of the log. The locks here are of another kind, which is not lost, and on files of their own.
+They are held beside SQLite's, never instead: whoever has waited in vain goes on, and SQLite's lock decides.
+"""
 
 import fcntl
 import os
 import random
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 COURTESY_S: Final = 0.1
 """How long a process waits for its turn: one that was stopped during its own must not block the others."""
 
+WRITING_S: Final = 1.0
+"""How long a process waits for another one to end its transaction, before it tries with SQLite's lock alone."""
 
-class Turns:
-    """A lock on a file, held only while a process waits for the write lock.
 
-    SQLite gives its lock to whichever process asks at the right moment. A process that writes all the time asks again
-    at once; others, which ask from time to time, would find it free only by luck.
-    """
+class FileTurn:
+    """A lock on a file, held for a moment. Entering it tells whether it was free in time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience_s: float) -> None:
         self._path = path
+        self._patience_s = patience_s
         self._handle: int | None = None
         _all.add(self)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
+        """Wait for it; if it is held already, nothing happens."""
+        if self._handle is not None:
+            return True
         # Opened again each time: a handle that is kept would be shared with children, and with it the lock.
         with suppress(OSError):  # without the file there are no turns, which does no harm
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             began = time.monotonic()
-            while not _taken(self._handle) and time.monotonic() - began < COURTESY_S:
+            while not _taken(self._handle):
+                if time.monotonic() - began >= self._patience_s:
+                    return False
                 pause()
+        return True
 
     def __exit__(self, *_: object) -> None:
         handle, self._handle = self._handle, None
@@ -39,14 +51,37 @@ class Turns:
             os.close(handle)
 
 
-_all: WeakSet[Turns] = WeakSet()
+class Turns(NamedTuple):
+    """The turns of one connection that writes."""
+
+    waiting: AbstractContextManager[bool] = nullcontext(True)
+    """Held only while the process waits for the write lock. SQLite gives that to whichever process asks at the right
+    moment: one that writes all the time asks again at once, and others would find it free only by luck."""
+
+    writing: AbstractContextManager[bool] = nullcontext(True)
+    """Held for a transaction."""
+
+    checkpointing: AbstractContextManager[bool] = nullcontext(True)
+    """Held while pages are moved from the log into the database."""
+
+    @classmethod
+    def of_processes(cls, folder: Path) -> "Turns":
+        """Turns by files in this folder."""
+        return cls(
+            waiting=FileTurn(folder / "turn", COURTESY_S),
+            writing=FileTurn(folder / "write", WRITING_S),
+            checkpointing=FileTurn(folder / "checkpoint", 0),
+        )
+
+
+_all: WeakSet[FileTurn] = WeakSet()
 
 
 def _let_go() -> None:
     """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
-    for turns in list(_all):
+    for turn in list(_all):
         with suppress(OSError):
-            turns.__exit__()
+            turn.__exit__()
 
 
 os.register_at_fork(after_in_child=_let_go)
