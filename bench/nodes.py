@@ -19,7 +19,7 @@ from bench.server_load import ServerLoad
 from bench.setting import APP, fresh_store, options_of, report, specs
 from infinite_scheduler import Client, Scheduler
 
-NODES = (1, 4)
+NODES = (1, 2, 4, 8)
 
 
 async def serve(url: str) -> None:

@@ -83,7 +83,7 @@ def _lateness(line: Line) -> Row:
 
 def _nodes(line: Line) -> Row:
     costs = {name.removeprefix("cost_of_"): cost for name, cost in line.items() if name.startswith("cost_of_")}
-    question = f"CPU per job, node and server, with {', '.join(costs)} nodes, compared to one"
+    question = f"CPU per job, server included: {' and '.join(costs)} nodes to one"
     return question, ", ".join(map(str, costs.values())), "bench.nodes"
 
 

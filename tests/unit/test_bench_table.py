@@ -45,7 +45,7 @@ def test_every_question_is_a_row_with_a_figure_per_store() -> None:
     assert "| hand over 100,000 jobs, due in one millisecond, batch of 100: jobs/s | 52,000 |" in text
     assert "| lateness at 1,000 jobs/s: p50, p99 | 0.9, 2.2 ms |" in text
     assert "| lateness at 1,000 jobs/s, 1,000,000 jobs waiting: p50, p99 | 0.9, 2.4 ms |" in text
-    assert "| CPU per job with 2 and 4 nodes, compared to one | - | - | 0.9, 1.03 |" in text
+    assert "| CPU per job, server included: 2 and 4 nodes to one | - | - | 0.9, 1.03 |" in text
     assert (
         "| 1,000 apps: idle CPU, queries/s; first hand-over; lateness p99 | - | - | 3.8 %, 15; 1.8 s; 5.0 ms |" in text
     )
