@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from infinite_scheduler.clock import Clock
-from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.engine.window import ROOM
 from infinite_scheduler.model import Job, Shard
@@ -104,12 +103,12 @@ class Answerer:
         told = self._poked or self._has_new_shards()
         if not told and self._poll.due_in_ms(self) > 0:
             return False
-        sound = [t for t in self._owned_shards.by_shard.values() if t.doubt is None]
+        sound = self._owned_shards.all_sound()
         if not sound:
             return False
         self._poked = False
         try:
-            return await (self._look(sound) if told else self._look_for_all([t.shard for t in sound]))
+            return await (self._look(sound) if told else self._look_for_all(sound))
         except BaseException:
             self._poked = True
             raise
@@ -117,10 +116,10 @@ class Answerer:
     def _has_new_shards(self) -> bool:
         return any(owned.doubt is None for owned in self._owned_shards.unanswered.values())
 
-    async def _look(self, sound: Sequence[OwnedShard]) -> bool:
+    async def _look(self, sound: Collection[Shard]) -> bool:
         """Look for requests to this lane."""
-        asked = [t for t in sound if t.shard not in self._served] or sound
-        requests = await self._requests([t.shard for t in asked], poked=True)
+        asked = [shard for shard in sound if shard not in self._served] or sound
+        requests = await self._requests(asked, poked=True)
         if requests:
             await self._decide(requests)
         if named(requests) >= self._at_most:
@@ -133,11 +132,11 @@ class Answerer:
         self._served.clear()
         return bool(requests) or self._poked
 
-    async def _look_for_all(self, own: Sequence[Shard]) -> bool:
+    async def _look_for_all(self, own: Collection[Shard]) -> bool:
         """Look for requests to any lane of this node; the others are told of theirs."""
         self._poll.begin()
         others = self._poll.shards_of_others(self)
-        requests = await self._requests([*own, *others], poked=False)
+        requests = await self._requests([*own, *others] if others else own, poked=False)
         if named(requests) >= self._at_most:  # there may be more, for any lane
             self._served.update(request.shard for request in requests)
             self._poked = True
@@ -150,7 +149,7 @@ class Answerer:
             await self._decide(to_this_lane)
         return bool(to_this_lane) or self._poked
 
-    async def _requests(self, shards: Sequence[Shard], *, poked: bool) -> Sequence[Request]:
+    async def _requests(self, shards: Collection[Shard], *, poked: bool) -> Sequence[Request]:
         requests = await self._ownership.requests(shards, poked=poked, limit=self._at_most)
         self._poll.found(requests)
         return requests

@@ -187,6 +187,11 @@ class Dispatcher:
             return int(self.outage.may_probe)
         return self._plan.handler.batch
 
+    @property
+    def has_ready(self) -> bool:
+        """Are there due jobs that are not handed over?"""
+        return bool(len(self._ready))
+
     def stir(self) -> None:
         """Look for work soon, once for all calls until then."""
         if not self._stirred:

@@ -67,6 +67,11 @@ class OwnedShards:
             for some in (self.doubted, self.draining, self.unanswered):
                 some.pop(owned.shard, None)
 
+    def all_sound(self) -> Collection[Shard]:
+        """The shards that are not in doubt, as of now: what changes later is not seen in it."""
+        every = self.owners().keys()
+        return [shard for shard in every if shard not in self.doubted] if self.doubted else every
+
     def owners(self) -> Mapping[Shard, Owner]:
         """The shards held, each with its owner and epoch; the same mapping until a shard comes or goes."""
         if self._owners is None:
@@ -139,11 +144,12 @@ class OwnedShards:
 
     # Requests
 
-    def answered(self, owned_shards: Iterable[OwnedShard]) -> None:
+    def answered(self, shards: Iterable[Shard]) -> None:
         """Note that the requests of these shards were looked at."""
-        for owned in owned_shards:
-            owned.requests_read = True
-            self.unanswered.pop(owned.shard, None)
+        for shard in shards:
+            if (owned := self.unanswered.get(shard)) is not None:
+                owned.requests_read = True
+                del self.unanswered[shard]
 
     # What a write has changed
 

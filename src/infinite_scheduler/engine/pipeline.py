@@ -280,7 +280,8 @@ class Engine:
             dispatcher = self.dispatchers.get(app.name)
             if dispatcher is not None:
                 dispatcher.paused = app.paused
-                dispatcher.stir()
+                if dispatcher.has_ready:
+                    dispatcher.stir()
 
     async def _upkeep(self) -> None:
         """Run maintenance on one node at a time: the one with the smallest nonce."""
