@@ -12,7 +12,9 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
+from infinite_scheduler.store.cluster_state import View
 from infinite_scheduler.store.ownership import Grant
+from infinite_scheduler.store.sql.ownership import SqlOwnership
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 
@@ -677,3 +679,29 @@ async def test_only_one_node_does_maintenance() -> None:
         await nodes[0].crash()
         await world.advance(15_000)
         assert [node.engine.membership.leads for node in nodes[1:]] == [True, False]
+
+
+async def test_a_node_looks_twice_per_heartbeat_alone_and_four_times_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    beat = SqlOwnership.beat
+
+    async def counted(ownership: SqlOwnership, **options: Any) -> View:
+        looks.append(ownership._node.nonce)
+        return await beat(ownership, **options)
+
+    monkeypatch.setattr(SqlOwnership, "beat", counted)
+    async with rig() as world:
+        one = await world.node().app().start()
+        await world.advance(5000)
+        looks.clear()
+        await world.advance(20_000)
+        assert len(looks) == pytest.approx(20, abs=1)  # a heartbeat takes two seconds
+        two = await world.node().app().start()
+        await world.advance(5000)
+        looks.clear()
+        await world.advance(20_000)
+        assert len(looks) == pytest.approx(80, abs=2)
+        await two.stop()
+        await one.stop()

@@ -26,6 +26,9 @@ LOOKS = 4
 """Looks per heartbeat. A node's silence counts from the look that saw its last sign of life, so more looks mean less
 delay for the jobs of a killed node: at most the lease and the time between two looks."""
 
+LOOKS_ALONE = 2
+"""Looks per heartbeat of a node without others: for one that joins, and for what operators ask of it."""
+
 DRAIN_MS = 5000
 """A planned move that does not finish in this time is called off..."""
 
@@ -134,7 +137,8 @@ class Membership:
 
     def _pause_ms(self) -> float:
         """Time until the next look: a part of a heartbeat, or less if a lease ends before."""
-        return min(ms for ms in (self._heartbeat_ms / LOOKS, *self._watch.leases_end_ms()) if ms > 0)
+        looks = LOOKS if self._watch.others else LOOKS_ALONE
+        return min(ms for ms in (self._heartbeat_ms / looks, *self._watch.leases_end_ms()) if ms > 0)
 
     def leave(self) -> None:
         """Take no more shards: the node is about to stop."""

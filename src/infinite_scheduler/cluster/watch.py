@@ -77,6 +77,11 @@ class Watch:
         """The last known heartbeat of a node."""
         return self._lives[nonce].beat if nonce in self._lives else None
 
+    @property
+    def others(self) -> bool:
+        """Were there other nodes at the last look, dead or alive?"""
+        return any(nonce != self._own.nonce for nonce in self._lives)
+
     def silent(self) -> set[str]:
         """The nodes that count as dead."""
         return {nonce for nonce, life in self._lives.items() if life.silent}
