@@ -329,6 +329,32 @@ async def test_a_node_that_is_cut_off_stops_firing_before_its_lease_is_over_for_
         assert shares(second) == [2]
 
 
+async def test_a_lease_counts_from_the_question_and_not_from_the_answer() -> None:
+    """The others count from the heartbeat that they see: it was written long before its answer came."""
+    async with rig(shards=2) as world:
+        node = await world.node().app().start()
+        await world.advance(5000)
+        ownership: Any = node.engine._ownership
+        beat = ownership.beat
+        asked: list[int] = []
+
+        async def slow(*, renew: bool, **how: Any) -> Any:
+            view = await beat(renew=renew, **how)
+            if renew:
+                asked.append(world.now)
+                await sleep(world.clock, 6000)
+                node.wire.away = True
+            return view
+
+        ownership.beat = slow
+        jobs = await world.spread(range(0, 25_000, 100))
+        await world.advance(25_000)
+        assert len(asked) == 1
+        last_ms = max(d.at_ms for d in world.deliveries)
+        assert asked[0] + 6000 < last_ms <= asked[0] + 10_000
+        assert len(world.deliveries) < len(jobs)
+
+
 async def test_a_drain_that_cannot_end_is_called_off_and_the_shard_goes_on_where_it_is() -> None:
     async with rig(shards=2) as world:
         gate = asyncio.Event()
