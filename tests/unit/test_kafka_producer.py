@@ -304,6 +304,36 @@ async def test_a_client_that_gave_up_for_good_is_made_anew(monkeypatch: pytest.M
         assert clients[0].closed
 
 
+class SlowClient(BrokenClient):
+    """Gives its first message up, and hears of the second when it has been replaced."""
+
+    def poll(self, timeout: float) -> int:
+        if len(self.waiting) < 2:
+            return super().poll(timeout)
+        self.waiting.pop(0)(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+        return 1
+
+
+async def test_a_client_that_is_replaced_keeps_what_may_have_arrived_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients: list[BrokenClient] = []
+
+    def make(*_: object, **__: object) -> BrokenClient:
+        clients.append(BrokenClient(breaks=False) if clients else SlowClient(breaks=False))
+        return clients[-1]
+
+    monkeypatch.setattr(module, "new_client", make)
+    async with producer_to(NOWHERE) as producer:
+        reports = await sent(producer, Record("t", None, b"1"), Record("t", None, b"2"))
+        error = reports[0]
+        assert error is not None
+        assert error.code == "_MSG_TIMED_OUT"
+        assert reports[1] is None, "it was delivered, and must not be sent again"
+        assert len(clients) == 2
+        assert not clients[0].purged
+
+
 class UnwantedClient(BrokenClient):
     """Is told by the brokers that it may do nothing at all, as soon as it has connected."""
 
