@@ -444,6 +444,12 @@ class StatementsContract:
             assert not await session.write(lambda tx, some=updates: tx.update_jobs(SMS, some))  # type: ignore[misc]
             assert all(map(is_as_set, await self._records(session, [job.key for job in jobs]), updates))
 
+    async def test_jobs_of_a_batch_that_ended_at_several_moments_say_so(self, session: Session) -> None:
+        jobs = await self._jobs(session, MANY)
+        updates = [msgspec.structs.replace(ended(job, "done"), finished_ms=NOW + n % 4) for n, job in enumerate(jobs)]
+        assert not await session.write(lambda tx: tx.update_jobs(SMS, updates))
+        assert all(map(is_as_set, await self._records(session, [job.key for job in jobs]), updates))
+
     async def _jobs(self, session: Session, count: int, *, moved: bool = False) -> list[Job]:
         """New jobs, in the order of their keys; perhaps they were moved from their first moment."""
         keys = sorted(await add(session, [new_row(shard=n % 4) for n in range(count)]))
