@@ -242,6 +242,16 @@ class TestUpkeep:
         await maintained(database)
         assert [node.nonce for node in await session.read(lambda tx: tx.read_nodes())] == ["here", "owner"]
 
+    async def test_a_node_that_beats_again_when_it_is_to_be_forgotten_stays(self, session: Session) -> None:
+        node = NodeInfo(nonce="slow", node_id="slow", apps=frozenset(), started_ms=0, beat=7, beat_ms=NOW - DAY_MS)
+        await session.write(lambda tx: tx.write_node(node))
+        rows: Any = session
+        silent = await rows.read(lambda tx: tx.silent_nodes(NOW))
+        assert silent == [("slow", 7)]
+        await session.write(lambda tx: tx.write_node(msgspec.structs.replace(node, beat=8, beat_ms=NOW)))
+        assert await rows.write(lambda tx: tx.delete_nodes(silent)) == 0
+        assert [found.nonce for found in await session.read(lambda tx: tx.read_nodes())] == ["slow"]
+
     async def test_how_long_a_node_is_silent_goes_by_the_clock_of_the_store(
         self, database: SqliteDatabase, session: Session
     ) -> None:
