@@ -39,14 +39,14 @@ MUTANTS = (
         LANE,
         '                self.owned_shards.doubt(list(self.owned_shards.by_shard), "a step of the lane failed")\n',
         "",
-        (*SAFETY, *BAD, *RULES),
+        SAFETY,
     ),
     Mutant(
         "what a page was to bring is forgotten when reading it fails",
         LANE,
         "                window.unread(scan, scan.start)\n",
         "                pass\n",
-        (*ORDERS, *MEMORY, *RULES),
+        SAFETY,
     ),
     Mutant(
         "a page counts as read before it is",

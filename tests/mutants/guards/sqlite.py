@@ -170,7 +170,6 @@ MUTANTS = (
         "        unready.rename(path)  # so that a visible lock file is already locked\n",
         "        unready.rename(path)\n        file_lock.lock(handle)\n",
         PROCESSES,
-        survives="the moment between the two cannot be hit from outside: whoever looked then would see a dead node",
     ),
     Mutant(
         "a lock file that is missing proves a death",
@@ -185,8 +184,6 @@ MUTANTS = (
         "        if path in _held:\n            return False\n",
         "",
         PROCESSES,
-        survives="with OFD locks another handle of the same process is refused too; without them the test would lose "
-        "the lock, and only systems other than Linux have none",
     ),
     Mutant(
         "a sweep deletes lock files of nodes that are still named",
