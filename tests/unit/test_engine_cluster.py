@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
-from infinite_scheduler.model import Accepted, Change, Job, Status
+from infinite_scheduler.model import Accepted, Change, Job, Owner, Status
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.ownership import Grant
+from infinite_scheduler.store.sql.statements import Statements
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 
@@ -700,6 +702,51 @@ async def test_only_one_node_does_maintenance() -> None:
         nodes = [await world.node(f"n{n}").app().start() for n in range(3)]
         await world.advance(10_000)
         assert [node.engine.membership.leads for node in nodes] == [True, False, False]
+        rounds: Counter[str] = Counter()
+
+        def count(node: EngineNode) -> None:
+            ownership: Any = node.engine._ownership
+            maintain = ownership.maintain
+
+            async def counted() -> Any:
+                rounds[node.name] += 1
+                return await maintain()
+
+            ownership.maintain = counted
+
+        for node in nodes:
+            count(node)
+        await world.advance(125_000)
+        assert rounds == {"n0": 2}
         await nodes[0].crash()
         await world.advance(15_000)
         assert [node.engine.membership.leads for node in nodes[1:]] == [True, False]
+
+
+@pytest.mark.parametrize("call", ["advance", "settle", "answer"])
+async def test_a_shard_that_a_write_finds_lost_is_dropped_at_once(call: str) -> None:
+    async with rig(shards=1) as world:
+        node = await world.node().app().start()
+        await world.add(3000)
+        await world.advance(1000)
+
+        async def nothing_to_see() -> None:
+            """So that the writes alone can find it out."""
+
+        node.engine.membership.look = nothing_to_see  # type: ignore[method-assign]
+        ownership: Any = node.engine._ownership
+        write = getattr(ownership, call)
+
+        async def stolen(*args: Any) -> Any:
+            def steal(tx: Statements) -> None:
+                rows = tx.lock_shards([owned.shard for owned in node.owned_shards], exclusive=True)
+                tx.write_shards(msgspec.structs.replace(row, owner=Owner("thief", 99)) for row in rows.values())
+
+            setattr(ownership, call, write)
+            await world.database.session("door").write(steal)
+            return await write(*args)
+
+        setattr(ownership, call, stolen)
+        await world.add(500)  # a wake, a delivery and its outcome; the line moves later
+        await world.until(lambda: not node.owned_shards, 9000 if call != "advance" else 60_000)
+        assert node.told_of(events.ShardsLost)

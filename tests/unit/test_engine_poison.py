@@ -773,3 +773,15 @@ async def test_a_job_that_flies_alone_keeps_its_mark_when_its_shard_is_loaded_ag
         await world.node("next").app().start()
         await world.advance(1000)
         assert (await world.record(suspected)).status is Status.FAILED
+
+
+async def test_a_marked_job_stays_a_suspect_when_its_shard_moves_by_plan() -> None:
+    async with rig() as world:
+        accepted = await suspect(world, 2)
+        await world.client.pause("mail", paused=True)
+        first = await world.node("n").app().start()
+        await world.advance(1000)
+        await first.stop()
+        second = await world.node("m").app().start()
+        await world.advance(1000)
+        assert [key for owned in second.owned_shards for key in owned.quarantined] == [accepted.key]
