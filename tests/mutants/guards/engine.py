@@ -32,6 +32,8 @@ DESTINATION = ("tests/unit/test_engine_destination.py",)
 CANCELLED = ("tests/unit/test_engine_cancelled.py", "tests/unit/test_broken_handlers.py")
 BAD = ("tests/unit/test_engine_bad_outcomes.py",)
 
+SIMULATION = ("tests/simulation/test_simulation.py::test_no_promise_is_broken",)
+
 MUTANTS = (
     # Lane
     Mutant(
@@ -67,8 +69,7 @@ MUTANTS = (
         LANE,
         "draining = [t for t in self.owned_shards.draining.values() if t.doubt is None]",
         "draining = list(self.owned_shards.draining.values())",
-        (*CLUSTER, *STOP, *RULES),
-        survives="every step before it has reloaded what is in doubt, or raised: a lane never gets that far",
+        SIMULATION,
     ),
     Mutant(
         "a drain is never called off",
@@ -97,7 +98,7 @@ MUTANTS = (
         "            self._windows[app].stepped(step for step in some if step.shard not in lost)\n"
         "        self.owned_shards.lose(lost)\n",
         "            self._windows[app].stepped(step for step in some if step.shard not in lost)\n",
-        (*CLUSTER, *RULES),
+        (*CLUSTER, "-k", "finds_lost"),
     ),
     Mutant(
         "a lost shard's line moves in memory",
@@ -122,14 +123,14 @@ MUTANTS = (
         SHARDS,
         '            self.doubt(owners, "a write to the store was not answered")\n',
         "",
-        ORDERS,
+        SIMULATION,
     ),
     Mutant(
         "a job from behind the line goes onto the wheel",
         SHARDS,
         "if owned is not None and job.due_ms < owned.line_ms:",
         "if owned is not None:",
-        (*RULES, *ORDERS),
+        (*ORDERS, "-k", "behind_the_line_can"),
     ),
     Mutant(
         "a takeover without a release makes no suspects",
@@ -175,7 +176,7 @@ MUTANTS = (
         OWNED,
         "return not self.draining and self.doubt is None",
         "return self.doubt is None",
-        CLUSTER,
+        SIMULATION,
     ),
     Mutant(
         "the larger of two cursors wins",
@@ -189,7 +190,7 @@ MUTANTS = (
         OWNED,
         "bounds = [now_ms, self.line_ms, self.unread_ms]",
         "bounds = [now_ms, self.line_ms]",
-        (*RULES, *MEMORY),
+        SIMULATION,
     ),
     Mutant(
         "low passes now",
@@ -212,7 +213,7 @@ MUTANTS = (
         OWNED,
         "        bounds.extend(job.due_ms for job in self.handed_over.values())\n",
         "",
-        (*RULES, *ORDERS),
+        SIMULATION,
     ),
     Mutant(
         "low passes jobs that are parked",
@@ -262,14 +263,14 @@ MUTANTS = (
         WINDOW,
         "            self.leave_to_scan(owned, victim.position)\n",
         "            self.leave_to_scan(owned, victim.key)\n",
-        (*MEMORY, *RULES),
+        SIMULATION,
     ),
     Mutant(
         "jobs behind the one without room are forgotten",
         WINDOW,
         "                    self._leave_unread(page.jobs[i + 1 :])\n",
         "",
-        MEMORY,
+        SIMULATION,
     ),
     Mutant(
         "the rest of a cut page is forgotten",
@@ -301,7 +302,7 @@ MUTANTS = (
         WINDOW,
         "        owned.doubt = why\n        self.forget(owned)\n",
         "        owned.doubt = why\n",
-        (*RULES, *ORDERS, *CLUSTER),
+        SIMULATION,
     ),
     Mutant(
         "a page is read before the requests of a new shard",
@@ -357,7 +358,7 @@ MUTANTS = (
         SETTLER,
         "                kept.append((owned, settlement))\n",
         "                dropped += 1\n",
-        (*ORDERS, *RULES),
+        SIMULATION,
     ),
     Mutant(
         "outcomes of a former time of a shard are recorded",
@@ -379,7 +380,7 @@ MUTANTS = (
         SETTLER,
         "        self._owned_shards.lose(recorded.lost)\n",
         "",
-        (*CLUSTER, *RULES, *ORDERS),
+        (*CLUSTER, "-k", "finds_lost"),
     ),
     Mutant(
         "a job that is to be tried again waits for the sweep",
@@ -444,8 +445,7 @@ MUTANTS = (
         ANSWERER,
         "        owned_shards.lose(answers.lost)",
         "        pass",
-        (*CLUSTER, *RULES),
-        survives="the next settle or advance, soon after, finds that they are lost; until then it is fenced",
+        (*CLUSTER, "-k", "finds_lost"),
     ),
     Mutant(
         "a look that failed is not made again",
@@ -461,8 +461,7 @@ MUTANTS = (
         LEASE,
         "            self.lapsed = True\n",
         "            return False\n",
-        (*CLUSTER, *RULES),
-        survives="a renewal sees that the lease was not valid and reloads all the same; `lapsed` is for the report",
+        (*CLUSTER, "-k", "lapse or lease or cut_off"),
     ),
     Mutant(
         "a lease never lapses",
@@ -483,8 +482,7 @@ MUTANTS = (
         LEASE,
         "return not self.held_shut and self.lease.valid()",
         "return not self.held_shut",
-        (*CLUSTER, *RULES),
-        survives="the last look before the handler is called asks once more: `lapse_stops_firing.last_look`",
+        RULES,
     ),
     Mutant(
         "the gate cannot be held shut",
@@ -534,7 +532,7 @@ MUTANTS = (
         DISPATCHER,
         "            elif not owned.may_fire:\n                owned.parked.append(job)\n",
         "",
-        CLUSTER,
+        SIMULATION,
     ),
     Mutant(
         "a job that is early by now is handed over",
@@ -543,15 +541,14 @@ MUTANTS = (
         "                self.wheel.add(job.due_ms, job.key, job)\n"
         "                self.alarm()\n",
         "",
-        (*TIMES, *RULES),
-        survives="the last look before the handler is called takes it back: `_without_early`",
+        TIMES,
     ),
     Mutant(
         "a job that was taken from the queue meanwhile is handed over",
         DISPATCHER,
         "            if owned is None or owned.held.get(job.key) is not job:\n",
         "            if owned is None or owned.held.get(job.key) is None:\n",
-        (*ORDERS, *RULES, *MEMORY),
+        (*ORDERS, "-k", "waits_for_its_turn"),
     ),
     Mutant(
         "there is no last look before the handler is called",
@@ -572,7 +569,7 @@ MUTANTS = (
         DISPATCHER,
         "            if job.due_ms > now_ms:\n                return self._without_early(batch, now_ms)\n",
         "            pass\n",
-        (*TIMES, *RULES),
+        ("tests/unit/test_engine_timing.py",),
     ),
     Mutant(
         "a second report of a delivery counts",
@@ -645,6 +642,7 @@ MUTANTS = (
         "            return  # the shard was lost: its new owner hands the job over\n",
         "        owned.handed_over.pop(job.key, None)\n",
         (*DESTINATION, *CLUSTER),
+        survives="the queue hands over only what an owned shard holds, and it holds another one by then",
     ),
     Mutant(
         "a suspect goes the normal way",
@@ -658,7 +656,7 @@ MUTANTS = (
         DISPATCHER,
         "if job.due_ms <= owned.suspect_until_ms or job.key in owned.suspects:",
         "if job.due_ms <= owned.suspect_until_ms:",
-        POISON,
+        (*POISON, "-k", "moves_by_plan"),
     ),
     Mutant(
         "a stop settles what its handlers go on with",
@@ -681,6 +679,8 @@ MUTANTS = (
         "        if size == ALONE and owned.marker_ended:\n",
         "        if size == ALONE:\n",
         POISON,
+        survives="a release and a reload put the mark of a job that does not fly back, so that no other mark of this "
+        "size is left",
     ),
     Mutant(
         "suspects are handed over before their marks are durable",
@@ -696,6 +696,7 @@ MUTANTS = (
         "fired = [job for job in batch if job.key in marked and self._tenure(job)]",
         "fired = [job for job in batch if self._tenure(job)]",
         POISON,
+        survives="a mark without an answer puts its shard in doubt, which forgets the job; and a lost shard has none",
     ),
     Mutant(
         "a window of suspects has no bound",
