@@ -444,6 +444,12 @@ class StatementsContract:
             assert not await session.write(lambda tx, some=updates: tx.update_jobs(SMS, some))  # type: ignore[misc]
             assert all(map(is_as_set, await self._records(session, [job.key for job in jobs]), updates))
 
+    @pytest.mark.parametrize("count", [1, MANY])
+    async def test_a_row_that_is_set_to_what_it_was_counts_as_set(self, session: Session, count: int) -> None:
+        jobs = await self._jobs(session, count)
+        await self._move(session, jobs)
+        assert [record.job for record in await self._records(session, [job.key for job in jobs])] == jobs
+
     async def test_jobs_of_a_batch_that_ended_at_several_moments_say_so(self, session: Session) -> None:
         jobs = await self._jobs(session, MANY)
         updates = [msgspec.structs.replace(ended(job, "done"), finished_ms=NOW + n % 4) for n, job in enumerate(jobs)]
