@@ -137,21 +137,21 @@ MUTANTS = (
         MARIA_DRIVER,
         "TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        orders("mariadb"),
+        maria("committed_by_then"),
     ),
     Mutant(
         "an update that changes nothing counts as none",
         MARIA_DRIVER,
         "client_flag=CLIENT.FOUND_ROWS,",
         "client_flag=0,",
-        maria("compare or set or differ or looks_as_wanted or any_outcomes or place"),
+        maria("what_it_was"),
     ),
     Mutant(
         "values that do not fit are changed silently",
         MARIA_DRIVER,
         "SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
         "SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION'",
-        ("tests/servers/test_values.py", *ROWS),
+        maria("does_not_fit"),
     ),
     Mutant(
         "a frozen transaction keeps its locks",
@@ -309,7 +309,7 @@ MUTANTS = (
         POSTGRES_DRIVER,
         '"BEGIN ISOLATION LEVEL READ COMMITTED;"',
         '"BEGIN ISOLATION LEVEL REPEATABLE READ;"',
-        orders("postgres"),
+        postgres("committed_by_then"),
     ),
     Mutant(
         "a frozen transaction keeps its locks on PostgreSQL",
