@@ -331,6 +331,22 @@ async def test_a_node_that_is_cut_off_stops_firing_before_its_lease_is_over_for_
         assert shares(second) == [2]
 
 
+async def test_an_outage_of_the_store_costs_no_node_its_shards() -> None:
+    """Nobody could give a sign of life, so silence says nothing about anybody."""
+    async with rig(shards=4) as world:
+        nodes = [await world.node(name).app().start() for name in ("n1", "n2")]
+        await world.advance(10_000)
+        assert shares(*nodes) == [2, 2]
+        for node in nodes:
+            node.wire.away = True
+        await world.advance(15_000)
+        for node in nodes:
+            node.wire.away = False
+        await world.advance(15_000)
+        assert shares(*nodes) == [2, 2]
+        assert not [event for node in nodes for event in node.told_of(events.ShardsLost)]
+
+
 async def test_a_lease_counts_from_the_question_and_not_from_the_answer() -> None:
     """The others count from the heartbeat that they see: it was written long before its answer came."""
     async with rig(shards=2) as world:
