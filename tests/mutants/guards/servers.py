@@ -203,7 +203,6 @@ MUTANTS = (
         '        cast("Bounded", cursor).lock_wait = None\n        cursor.execute("COMMIT")',
         '        cursor.execute("COMMIT")',
         ("tests/unit/test_lock_wait.py",),
-        survives="a commit is not among the statements that are limited; both together would cut commits short",
     ),
     Mutant(
         "an answer is left unread when the next statement cannot be put together",
@@ -219,7 +218,7 @@ MUTANTS = (
         POSTGRES,
         "if not all(map(_stays, rows)):",
         "if not any(map(_stays, rows)):",
-        postgres("any_outcomes"),
+        postgres("more_changes"),
     ),
     Mutant(
         "a new attempt is taken for no change",
@@ -295,14 +294,6 @@ MUTANTS = (
         'lock = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"',
         'lock = "pg_advisory_lock" if exclusive else "pg_advisory_lock_shared"',
         orders("postgres"),
-    ),
-    Mutant(
-        "all shards have one lock",
-        POSTGRES,
-        'f"infinite_scheduler {shard.app} {shard.number}"',
-        'f"infinite_scheduler {shard.app}"',
-        (*CONFLICTS, *USERS, ORDERS, "-k", "postgres and not storm"),
-        survives="more waits for each other than need be: slower, and nothing is lost",
     ),
     Mutant(
         "transactions see one snapshot on PostgreSQL",
@@ -404,7 +395,7 @@ MUTANTS = (
         "store/sql/server/enqueue.py",
         "if not found or found[0] != _store_id(url):",
         "if not found:",
-        (*USERS, "-k", "another_database"),
+        (*USERS, "-k", "another_store"),
     ),
     Mutant(
         "tables are made within the user's transaction",
