@@ -342,9 +342,23 @@ async def test_an_outage_of_the_store_costs_no_node_its_shards() -> None:
         await world.advance(15_000)
         for node in nodes:
             node.wire.away = False
+            await world.advance(3000)
         await world.advance(15_000)
         assert shares(*nodes) == [2, 2]
         assert not [event for node in nodes for event in node.told_of(events.ShardsLost)]
+
+
+async def test_heartbeats_whose_answers_are_lost_differ_from_each_other() -> None:
+    async with rig(shards=1) as world:
+        node = await world.node().app().start()
+        await world.advance(5000)
+        node.wire.loses_answers = True
+        beats = []
+        for _ in range(3):
+            await world.advance(2500)
+            (seen,) = (await world.client.survey()).view.nodes
+            beats.append(seen.beat)
+        assert beats[0] < beats[1] < beats[2], "the others see that it lives"
 
 
 async def test_a_lease_counts_from_the_question_and_not_from_the_answer() -> None:
