@@ -210,12 +210,7 @@ MUTANTS = (
         "        view = await (self._beats.write(body) if renew else self._beats.read(body))\n",
         "        view = await (self._beats.write(body) if renew else self._beats.read(body))\n"
         "        self._node = node\n",
-        (
-            "tests/unit/test_engine_rules.py",
-            "tests/unit/test_engine_cluster.py",
-            "-k",
-            "heartbeat or answer or cut_off",
-        ),
+        (*CLUSTER, "-k", "answers_are_lost"),
     ),
     Mutant(
         "the shards of a view are read after its nodes",
@@ -241,5 +236,6 @@ MUTANTS = (
         "for decision in answers.decisions if decision.claimed)",
         "for decision in answers.decisions)",
         (*CONTRACT, "-k", "withdrawn or request"),
+        survives="whoever has withdrawn a request does not wait for its decision any more, so nobody hears of it",
     ),
 )
