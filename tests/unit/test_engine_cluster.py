@@ -335,7 +335,7 @@ async def test_an_outage_of_the_store_costs_no_node_its_shards() -> None:
     """Nobody could give a sign of life, so silence says nothing about anybody."""
     async with rig(shards=4) as world:
         nodes = [await world.node(name).app().start() for name in ("n1", "n2")]
-        await world.advance(10_000)
+        await world.advance(10_900)  # so that each has seen the last heartbeat of the other
         assert shares(*nodes) == [2, 2]
         for node in nodes:
             node.wire.away = True
