@@ -74,7 +74,7 @@ MUTANTS = (
         INBOX_ROWS,
         "topic_id = COALESCE(?, topic_id)",
         "topic_id = ?",
-        inbox("topic_id or id"),
+        inbox("remembers_which_topic"),
     ),
     Mutant(
         "a letter that is replayed twice becomes two jobs",
