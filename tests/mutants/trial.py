@@ -28,8 +28,8 @@ FAILED = 1
 MEMORY = Path("/dev/shm")
 """Where there is such a folder, files of tests are kept in memory: what waits for a disk most of the time is faster."""
 
-LEAST_S = 20.0
-SLOWER = 4
+LEAST_S = 10.0
+SLOWER = 3
 """A test hangs if it takes longer than this, or than so many times the whole set with all guards."""
 
 TEST_HUNG = re.compile(r"Timeout \(?>?\d")

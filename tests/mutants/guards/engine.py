@@ -55,7 +55,7 @@ MUTANTS = (
         LANE,
         "            window.begin(scan)\n            try:\n                page = await self._ownership.scan(scan)",
         "            try:\n                page = await self._ownership.scan(scan)",
-        RULES,
+        ("tests/unit/test_engine_rules.py", "-k", "test_a_command_begins_only_after_the_effect_of_the_step_under_way"),
     ),
     Mutant(
         "a shard is released while handlers work on its jobs",
@@ -90,7 +90,7 @@ MUTANTS = (
         LANE,
         "        self.owned_shards.lose(doubted.keys() - grants.keys())\n",
         "",
-        CLUSTER,
+        ("tests/unit/test_engine_cluster.py", "-k", "test_a_node_that_was_cut_off_fires_nothing_of_what_others_took"),
     ),
     Mutant(
         "shards that an advance has lost are kept",
@@ -206,7 +206,11 @@ MUTANTS = (
         OWNED,
         "            bounds.append(oldest_ready_ms)\n",
         "            pass\n",
-        (*RULES, *ORDERS, *MEMORY),
+        (
+            "tests/unit/test_engine_memory.py",
+            "-k",
+            "test_a_paused_app_that_is_loaded_again_and_again_keeps_each_job_once",
+        ),
     ),
     Mutant(
         "low passes jobs that are handed over",
@@ -227,7 +231,7 @@ MUTANTS = (
         OWNED,
         "        bounds.extend(job.due_ms for job in self.quarantined.values())\n",
         "",
-        (*POISON, *RULES),
+        ("tests/unit/test_engine_poison.py", "-k", "test_suspects_are_fired_alone_when_the_others_have_ended"),
     ),
     # Window
     Mutant(
@@ -510,14 +514,14 @@ MUTANTS = (
         CLOCK,
         "return elapsed_us * DRIFT_PPM // 1_000_000 + 1",
         "return 0",
-        AGREED,
+        ("tests/unit/test_agreed_clock.py", "-k", "test_the_stores_clock_is_never_outside_its_bounds"),
     ),
     Mutant(
         "samples that contradict each other are joined",
         CLOCK,
         "            if joint[0] <= joint[1]:\n",
         "            if True:\n",
-        AGREED,
+        ("tests/unit/test_agreed_clock.py", "-k", "test_a_step_of_the_stores_clock_is_followed_by_the_next_sample"),
     ),
     Mutant(
         "a node whose clock is far off goes on",
@@ -703,21 +707,29 @@ MUTANTS = (
         QUARANTINE,
         "        room = min(window - len(self.marked[app]), self.size - self.under_way)\n",
         "        room = window\n",
-        POISON,
+        ("tests/unit/test_engine_poison.py", "-k", "test_no_more_suspects_are_marked_than_their_window_has_room_for"),
     ),
     Mutant(
         "a job is marked as alone while others fly",
         QUARANTINE,
         "            if await self._others_ended():\n",
         "            if True:\n",
-        POISON,
+        (
+            "tests/unit/test_engine_poison.py",
+            "-k",
+            "test_a_suspect_waits_to_be_alone_for_a_while_only_and_again_when_the_long_job_has_ended",
+        ),
     ),
     Mutant(
         "the wait to be alone has no end",
         QUARANTINE,
         "                return False\n            await sleep(self._clock, LOOK_MS)\n",
         "                pass\n            await sleep(self._clock, LOOK_MS)\n",
-        POISON,
+        (
+            "tests/unit/test_engine_poison.py",
+            "-k",
+            "test_a_suspect_waits_to_be_alone_for_a_while_only_and_again_when_the_long_job_has_ended",
+        ),
     ),
     Mutant(
         "the gate opens before the mark is replaced",
@@ -738,14 +750,22 @@ MUTANTS = (
         QUARANTINE,
         "        if job.key not in await self._mark([job], before):\n            return False\n",
         "",
-        POISON,
+        (
+            "tests/unit/test_engine_poison.py",
+            "-k",
+            "test_the_others_wait_until_it_is_known_that_a_suspect_has_no_mark_that_charges_it",
+        ),
     ),
     Mutant(
         "a watch does not grow",
         QUARANTINE,
         "self._clock.steady_ms() + (WATCH_MS << self._watches)",
         "self._clock.steady_ms() + WATCH_MS",
-        POISON,
+        (
+            "tests/unit/test_engine_poison.py",
+            "-k",
+            "test_a_suspect_that_outlived_its_watch_is_not_charged_but_watched_for_longer",
+        ),
     ),
     Mutant(
         "windows do not narrow",

@@ -287,16 +287,14 @@ MUTANTS = (
         DOOR,
         "        self._in_doubt = True  # so that the positions are read before reading goes on\n",
         "",
-        (*AHEAD, *DOORS),
-        survives="what failed has put its partitions in doubt already: `take` forgets them, and so does a round that "
-        "ends with an error",
+        (*DOORS, "-k", "TestStore or lost_answer or wait or away"),
     ),
     Mutant(
         "a door in doubt reads on",
         DOOR,
         "            await self._thread.call(self._consumer.forget_all)\n",
         "            pass\n",
-        AHEAD,
+        (*DOORS, "-k", "behind_a_part or begins_again or lost_answer"),
     ),
     # Dead letters
     Mutant(

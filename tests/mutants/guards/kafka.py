@@ -42,7 +42,6 @@ MUTANTS = (
         "        if self._stuck or (self._broken and self._open):\n            self._renew()\n",
         "        if self._stuck:\n            self._renew()\n",
         (*SENDS, "-k", "gave_up or not_allowed"),
-        survives="the next call that sends something makes a new client as well",
     ),
     Mutant(
         "a former client is closed with messages in it",

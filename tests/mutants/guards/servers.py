@@ -186,7 +186,11 @@ MUTANTS = (
         MARIA_CONNECTION,
         "if lock_wait is None or not query.startswith(LIMITED):",
         "if True:",
-        (*CONFLICTS, "-k", "one_row_after_the_other"),
+        (
+            "tests/servers/test_conflicts.py",
+            "-k",
+            "test_a_statement_that_waits_for_one_row_after_the_other_is_ended_by_the_server",
+        ),
     ),
     Mutant(
         "a commit is cut short",
@@ -314,7 +318,11 @@ MUTANTS = (
         POSTGRES_DRIVER,
         "        cursor.execute(END_STUCK, (self.waits.idle_s,))\n        return cursor.rowcount\n",
         "        return 0\n",
-        (*LOST, "-k", "middle_of"),
+        (
+            "tests/servers/test_lost_connections.py",
+            "-k",
+            "test_a_process_that_is_frozen_in_the_middle_of_a_statement_does_not_keep_its_locks",
+        ),
     ),
     Mutant(
         "sessions of other programs are ended",
@@ -328,7 +336,7 @@ MUTANTS = (
         POSTGRES_DRIVER,
         " AND wait_event_type = 'Client' AND backend_xid IS NOT NULL\"",
         " AND wait_event_type = 'Client'\"",
-        (*LOST, "-k", "only_reads"),
+        ("tests/servers/test_lost_connections.py", "-k", "test_a_long_answer_to_somebody_who_only_reads_is_left_alone"),
     ),
     # Both
     Mutant(
@@ -339,7 +347,11 @@ MUTANTS = (
         "            raise error\n"
         "            raise StoreUnavailable(\n"
         '                f"the answer to a commit',
-        (*LOST, "-k", "without_an_answer or answer_is_lost"),
+        (
+            "tests/servers/test_lost_connections.py",
+            "-k",
+            "test_a_commit_without_an_answer_is_unknown_and_is_not_sent_again",
+        ),
     ),
     Mutant(
         "a body that failed is committed",

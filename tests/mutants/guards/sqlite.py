@@ -140,7 +140,11 @@ MUTANTS = (
         TURNS,
         "and time.monotonic() - began < COURTESY_S:",
         "and time.monotonic() - began < 1000:",
-        (*SESSIONS, "-k", "turn"),
+        (
+            "tests/integration/sqlite/test_sqlite_sessions.py",
+            "-k",
+            "test_a_process_that_does_not_use_its_turn_holds_nobody_up_for_long",
+        ),
     ),
     Mutant(
         "a forked child keeps its parent's turn",
@@ -176,7 +180,11 @@ MUTANTS = (
         LIVENESS,
         "        except OSError:\n            return False\n        try:\n            return not",
         "        except OSError:\n            return True\n        try:\n            return not",
-        PROCESSES,
+        (
+            "tests/integration/sqlite/test_sqlite_processes.py",
+            "-k",
+            "test_a_node_is_dead_when_its_process_ended_and_not_before",
+        ),
     ),
     Mutant(
         "a node of this process is asked by its lock, which is its own",
@@ -190,14 +198,14 @@ MUTANTS = (
         LIVENESS,
         "if path.stem not in keep and self._is_free(path):",
         "if self._is_free(path):",
-        PROCESSES,
+        ("tests/integration/sqlite/test_sqlite_processes.py", "-k", "test_lock_files_that_nobody_needs_are_swept"),
     ),
     Mutant(
         "a sweep deletes lock files of living nodes",
         LIVENESS,
         "if path.stem not in keep and self._is_free(path):",
         "if path.stem not in keep:",
-        PROCESSES,
+        ("tests/integration/sqlite/test_sqlite_processes.py", "-k", "test_lock_files_that_nobody_needs_are_swept"),
     ),
     Mutant(
         "locks go when any handle of their file is closed",

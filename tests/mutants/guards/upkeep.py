@@ -124,21 +124,29 @@ MUTANTS = (
         MAKER,
         "return self._driver.lock_table(cursor, table) and self._drop_locked(cursor, table, safe)",
         "return self._drop_locked(cursor, table, safe)",
-        (*SERVERS, "-k", "not_committed or long_reader"),
+        (
+            "tests/servers/test_upkeep.py",
+            "-k",
+            "test_a_table_with_an_insert_that_is_not_committed_yet_is_left_for_later",
+        ),
     ),
     Mutant(
         "a drop is not announced",
         MAKER,
         "        cursor.execute(CHANGING)\n        try:\n            yield",
         "        try:\n            yield",
-        (*SERVERS, *MISSING),
+        ("tests/servers/test_upkeep.py", "-k", "test_whoever_waits_for_a_table_that_is_dropped_meets_no_error"),
     ),
     Mutant(
         "a change of tables is not said to be over",
         MAKER,
         "            raise\n        cursor.execute(CHANGED)\n",
         "            raise\n",
-        (*SERVERS, *MISSING),
+        (
+            "tests/servers/test_upkeep.py",
+            "-k",
+            "test_a_maker_that_dies_between_a_table_and_its_announcement_hides_no_job",
+        ),
     ),
     Mutant(
         "two processes change tables at once",
