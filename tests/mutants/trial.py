@@ -56,7 +56,7 @@ class Trial:
     @property
     def first_red(self) -> str:
         """The name of the test that has failed."""
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", self.output, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", self.output, re.MULTILINE)
         return found[1].rpartition("::")[2] if found else ""
 
 
