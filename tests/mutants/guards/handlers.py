@@ -23,7 +23,6 @@ MUTANTS = (
         'multiprocessing.get_context("spawn")',
         'multiprocessing.get_context("fork")',
         POOL,
-        survives="what a fork copies of locks that another thread holds cannot be brought about from outside",
     ),
     Mutant(
         "a worker that died takes its jobs along",
@@ -65,7 +64,7 @@ MUTANTS = (
         PROCESSES,
         "                if self._ended:\n                    self._workers.give_back(worker)\n",
         "                if False:\n                    self._workers.give_back(worker)\n",
-        POOL,
+        (*FUNCTIONS, "-k", "given_up_before"),
     ),
     Mutant(
         "a call that exceeds its time goes on in its process",
@@ -103,8 +102,6 @@ MUTANTS = (
         "        if call.expired:\n            _drop(work.value)\n        elif",
         "        if False:\n            _drop(work.value)\n        elif",
         FUNCTIONS,
-        survives="the dispatcher takes the first report of a delivery only; `a second report of a delivery counts` "
-        "is that guard",
     ),
     Mutant(
         "a time-out is not reported",
