@@ -14,7 +14,6 @@ FUNCTIONS = ("tests/unit/test_python_handler.py",)
 CONTRACT = ("tests/contract/test_handler_contract.py",)
 BROKEN = ("tests/unit/test_broken_handlers.py",)
 STOPS = ("tests/unit/test_engine_stop.py",)
-FORKS = ("tests/integration/test_stop_signals.py", "tests/unit/test_broken_handlers.py", "-k", "fork")
 
 MUTANTS = (
     Mutant(
@@ -159,14 +158,14 @@ MUTANTS = (
         FORKED,
         "    for guard in list(_guards):\n        guard.end_when_back()\n",
         "",
-        FORKS,
+        ("tests/integration/test_stop_signals.py", "-k", "fork_and_stay"),
     ),
     Mutant(
         "a function that returned in a forked child is reported there",
         FORKED,
         "    depth += 1\n",
         "",
-        (*FORKS[:2], *POOL, "-k", "fork"),
+        ("tests/integration/test_stop_signals.py", "-k", "serve-plain-fork"),
     ),
     # Client
     Mutant(
