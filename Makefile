@@ -81,7 +81,7 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (half an hour)
+mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (45 minutes)
 	$(SERVERS) run -- $(BIN)/python -m tests.mutants
 
 soak: wheel ## Run the endurance tests at full length
