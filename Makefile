@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format soak bench \
-  lock wheel clean
+.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format mutants soak \
+  bench lock wheel clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ check: setup ## Check format, lint, types and layers
 format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (45 minutes)
+	$(SERVERS) run -- $(BIN)/python -m tests.mutants
 
 soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance

@@ -175,6 +175,56 @@ async def test_a_request_that_was_taken_back_is_not_decided(session: Session) ->
     assert not await session.read(lambda tx: tx.read_decisions([asked.id]))
 
 
+async def asked_again(session: Session, asked: anybody.ChangeRequest, *, exclusive: bool = False) -> object:
+    """Ask once more, since the answer was lost."""
+    states = await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=exclusive, doubtful=[asked.id]))
+    return states[asked.id]
+
+
+async def test_a_change_whose_answer_was_lost_is_granted_again_and_made_once(session: Session) -> None:
+    key = await add(session, LINE + 1000)
+    failed = Settlement(job=await job(session, key), status=Status.FAILED, started_ms=NOW, finished_ms=NOW, error="no")
+    await session.write(lambda tx: owner.settle(tx, OWNERS, "n1", [failed], (), exclusive=False))
+    asked = change_request(key, Change.RETRY, LINE + 2000)
+    states = await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
+    assert states == {asked.id: anybody.RequestState.GRANTED}
+    assert await asked_again(session, asked) is anybody.RequestState.GRANTED, "the job waits because of this very call"
+    assert (await job(session, key)).attempt == 2
+    counts = await session.read(lambda tx: tx.read_counts())
+    assert counts[APP]["revived"] == 1
+
+
+async def test_a_request_whose_answer_was_lost_is_there_once_when_it_is_asked_again(session: Session) -> None:
+    key = await add(session, NOW + 1000)
+    asked = change_request(key)
+    await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
+    assert await asked_again(session, asked) is anybody.RequestState.ASKED
+    requests = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
+    assert [request.id for request in requests if request.change is not None] == [asked.id]
+
+
+async def test_a_request_whose_answer_was_lost_is_not_left_to_an_owner_when_the_row_decides_after_all(
+    session: Session,
+) -> None:
+    key = await add(session, NOW + 1000)
+    asked = change_request(key)
+    await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
+    await session.write(lambda tx: owner.release(tx, OWNERS, {SHARD: NOW}, {}))
+    assert await asked_again(session, asked, exclusive=True) is anybody.RequestState.GRANTED
+    requests = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
+    assert not [request for request in requests if request.change is not None]
+
+
+async def test_what_the_owner_has_decided_counts_when_a_request_is_asked_again(session: Session) -> None:
+    key = await add(session, NOW + 1000)
+    asked = change_request(key)
+    await session.write(lambda tx: anybody.ask(tx, [asked], exclusive=False))
+    read = await session.read(lambda tx: tx.read_requests([SHARD], 1000))
+    await session.write(lambda tx: owner.answer(tx, OWNERS, read, {key}, NOW, 8 << 20))
+    assert await asked_again(session, asked) is anybody.RequestState.TOO_LATE
+    assert not await session.read(lambda tx: tx.read_requests([SHARD], 1000))
+
+
 # Rule 11: entries are inserted or ignored
 
 

@@ -1,19 +1,23 @@
 """The same promises on database servers: of the statements, and of the store above them."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 
 import pytest
 
 from infinite_scheduler.clock import Clock
+from infinite_scheduler.errors import StoreBroken
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.base import Store
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.sql.server.database import ServerDatabase
 from infinite_scheduler.store.sql.server.drivers import server_driver
 from infinite_scheduler.store.sql.server.table_maker import CHANGED
-from infinite_scheduler.store.sql.statements import Database
+from infinite_scheduler.store.sql.statements import Database, Session, Statements
 from tests.contract.sql_contract import SqlStoreContract
-from tests.contract.test_statements import StatementsContract
+from tests.contract.test_statements import NOW, SMS, StatementsContract, add, keys_of, new_row
 from tests.services.databases import connect, fresh_database, kill_others, kind_of
 
 pytestmark = pytest.mark.servers
@@ -60,6 +64,32 @@ class ServerStatements(StatementsContract):
         await database.open()
         yield database
         await database.close()
+
+    async def test_each_statement_of_a_transaction_sees_what_is_committed_by_then(
+        self, database: Database, session: Session
+    ) -> None:
+        row, looked, go_on = new_row(), threading.Event(), threading.Event()
+        await add(session, [new_row()])  # so that there is a table
+
+        def body(tx: Statements) -> list[bytes]:
+            assert not tx.read_jobs(SMS, [row.key])
+            looked.set()
+            assert go_on.wait(20)
+            return keys_of(tx.read_jobs(SMS, [row.key]))
+
+        reading = asyncio.create_task(database.session("lane-1").write(body))
+        await asyncio.to_thread(looked.wait, 20)
+        await add(session, [row])
+        go_on.set()
+        assert await reading == [row.key]
+
+    async def test_a_value_that_does_not_fit_is_refused_and_never_cut(self, session: Session) -> None:
+        node = NodeInfo(nonce="n1", node_id="host" * 100, apps=frozenset(), started_ms=NOW)
+        try:
+            await session.write(lambda tx: tx.write_node(node))
+        except StoreBroken:
+            return
+        assert list(await session.read(lambda tx: tx.read_nodes())) == [node]
 
 
 class TestMariaStatements(ServerStatements):

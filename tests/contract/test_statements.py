@@ -53,6 +53,36 @@ def finished(job: Job, status: Status = Status.DONE) -> Update:
     )
 
 
+MANY = 103
+"""More rows than one statement of any database takes one by one."""
+
+OUTCOMES = {
+    "all done": ["done"],
+    "all failed": ["failed"],
+    "all again": ["again"],
+    "some of each": ["done", "again", "failed"],
+}
+
+
+def ended(job: Job, how: str) -> Update:
+    """What a settlement sets: the job is done, has failed, or is tried again."""
+    match how:
+        case "done":
+            return finished(job)
+        case "failed":
+            return msgspec.structs.replace(finished(job, Status.FAILED), error="it's \u2639")
+        case _:
+            again = msgspec.structs.replace(finished(job, Status.PENDING), finished_ms=None, error="busy")
+            return msgspec.structs.replace(again, attempt=job.attempt + 1, due_ms=job.due_ms + 1000)
+
+
+def is_as_set(record: JobRecord, update: Update) -> bool:
+    job = record.job
+    assert (record.status, job.attempt, job.due_ms) == (update.status, update.attempt, update.due_ms)
+    assert (record.finished_ms, record.error) == (update.finished_ms, update.error)
+    return job.scheduled_ms == (update.scheduled_ms or NOW)
+
+
 def scan_of(start_ms: int = 0, end_ms: int = NOW + 400 * DAY_MS, **wanted: object) -> Scan:
     known: dict[str, object] = {"app": SMS, "shards": ALL, "start": start_of(start_ms), "end": start_of(end_ms)}
     known |= {"limit": 1000, "room": 8 << 20}
@@ -375,6 +405,73 @@ class StatementsContract:
         assert set(missed) == {updates[1].key}
         after = {r.job.key: r.status for r in await session.read(lambda tx: tx.read_jobs(SMS, keys))}
         assert [after[key] for key in keys] == [Status.DONE, Status.PENDING, Status.DONE]
+
+    @pytest.mark.parametrize("moved", [False, True], ids=["at its first moment", "moved"])
+    @pytest.mark.parametrize("outcomes", OUTCOMES)
+    async def test_in_a_batch_of_any_outcomes_a_row_that_has_changed_meanwhile_is_reported_and_left_alone(
+        self, session: Session, outcomes: str, moved: bool
+    ) -> None:
+        """Each kind of batch has a statement of its own on some database, and so have many rows and a single one."""
+        hows = OUTCOMES[outcomes]
+        changes: list[dict[str, object]] = [
+            {"status": Status.CANCELLED, "finished_ms": NOW + 1},
+            {"attempt": 2},
+            {"due_ms": NOW if moved else NOW + 1},
+        ]
+        for count in (1, MANY):
+            for change in changes:
+                jobs = await self._jobs(session, count, moved=moved)
+                changed = jobs[count // 2]
+                await self._move(session, [changed], **change)
+                (before,) = await self._records(session, [changed.key])
+                updates = [ended(job, hows[n % len(hows)]) for n, job in enumerate(jobs)]
+                missed = await session.write(lambda tx, some=updates: tx.update_jobs(SMS, some))  # type: ignore[misc]
+                assert set(missed) == {changed.key}, (count, change)
+                after = await self._records(session, [job.key for job in jobs])
+                assert after.pop(count // 2) == before
+                updates.pop(count // 2)
+                assert all(map(is_as_set, after, updates))
+
+    @pytest.mark.parametrize("column", ["attempt", "due_ms", "scheduled_ms", "error", "finished_ms"])
+    async def test_a_row_of_which_more_changes_than_of_the_others_is_set_in_all_columns(
+        self, session: Session, column: str
+    ) -> None:
+        more = {"attempt": 2, "due_ms": NOW + 7, "scheduled_ms": NOW + 8, "error": "no", "finished_ms": None}[column]
+        for count in (1, 3, MANY):
+            jobs = await self._jobs(session, count)
+            updates = [ended(job, "done") for job in jobs]
+            updates[count // 2] = msgspec.structs.replace(updates[count // 2], **{column: more})
+            assert not await session.write(lambda tx, some=updates: tx.update_jobs(SMS, some))  # type: ignore[misc]
+            assert all(map(is_as_set, await self._records(session, [job.key for job in jobs]), updates))
+
+    @pytest.mark.parametrize("count", [1, MANY])
+    async def test_a_row_that_is_set_to_what_it_was_counts_as_set(self, session: Session, count: int) -> None:
+        jobs = await self._jobs(session, count)
+        await self._move(session, jobs)
+        assert [record.job for record in await self._records(session, [job.key for job in jobs])] == jobs
+
+    async def test_jobs_of_a_batch_that_ended_at_several_moments_say_so(self, session: Session) -> None:
+        jobs = await self._jobs(session, MANY)
+        updates = [msgspec.structs.replace(ended(job, "done"), finished_ms=NOW + n % 4) for n, job in enumerate(jobs)]
+        assert not await session.write(lambda tx: tx.update_jobs(SMS, updates))
+        assert all(map(is_as_set, await self._records(session, [job.key for job in jobs]), updates))
+
+    async def _jobs(self, session: Session, count: int, *, moved: bool = False) -> list[Job]:
+        """New jobs, in the order of their keys; perhaps they were moved from their first moment."""
+        keys = sorted(await add(session, [new_row(shard=n % 4) for n in range(count)]))
+        if moved:
+            await self._move(session, [record.job for record in await self._records(session, keys)], due_ms=NOW + 5)
+        return [record.job for record in await self._records(session, keys)]
+
+    async def _move(self, session: Session, jobs: Sequence[Job], **fields: object) -> None:
+        """Change rows without anybody else knowing."""
+        updates = [msgspec.structs.replace(ended(job, "done"), status=Status.PENDING, finished_ms=None) for job in jobs]
+        updates = [msgspec.structs.replace(update, **fields) for update in updates]
+        assert not await session.write(lambda tx: tx.update_jobs(SMS, updates))
+
+    async def _records(self, session: Session, keys: Sequence[bytes]) -> list[JobRecord]:
+        """Rows in the order of their keys."""
+        return sorted(await session.read(lambda tx: tx.read_jobs(SMS, keys)), key=lambda record: record.job.key)
 
     async def test_a_row_that_looks_as_wanted_already_is_reported_too(self, session: Session) -> None:
         keys = await add(session, [new_row(), new_row(NOW - DAY_MS)])

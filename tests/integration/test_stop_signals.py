@@ -29,6 +29,7 @@ def fork(job):
     child = os.fork()
     if child:
         note("children", child)
+    return child
 
 async def cancel_all(job):
     for task in asyncio.all_tasks():
@@ -43,6 +44,10 @@ async def fork_and_return(job):
 async def fork_and_wait(job):
     fork(job)
     await asyncio.sleep(0)
+
+async def fork_and_stay(job):
+    if not fork(job):
+        await asyncio.sleep(120)
 
 async def fork_and_raise(job):
     fork(job)
@@ -247,6 +252,7 @@ async def test_a_second_signal_ends_a_process_that_waits_for_a_thread_of_a_handl
     [
         ("serve", "mail", "fork_and_return"),
         ("serve", "mail", "fork_and_wait"),
+        ("serve", "mail", "fork_and_stay"),
         ("serve", "mail", "fork_and_raise"),
         ("serve", "plain", "fork"),
         ("serve", "pooled", "fork"),

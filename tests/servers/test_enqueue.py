@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import sqlalchemy as sa
 
-from infinite_scheduler import Job, NewJob, Scheduler
+from infinite_scheduler import Client, Job, NewJob, Scheduler
 from infinite_scheduler.errors import InvalidRequest, KeyConflict
 from tests.services.databases import execute, fresh_database, kind_of
 from tests.waiting import until_async
@@ -119,6 +119,16 @@ async def test_a_key_committed_by_somebody_else_since_the_transaction_began_is_a
 
 async def test_another_database_is_refused(shop: Shop) -> None:
     with fresh_database(kind_of(shop.url)) as elsewhere:
+        engine = engine_of(elsewhere)
+        with engine.connect() as connection, pytest.raises(InvalidRequest, match="not the store's database"):
+            shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR)])
+        engine.dispose()
+
+
+async def test_the_database_of_another_store_is_refused(shop: Shop) -> None:
+    with fresh_database(kind_of(shop.url)) as elsewhere:
+        async with Client(elsewhere) as client:
+            await client.register("reminders", 4)
         engine = engine_of(elsewhere)
         with engine.connect() as connection, pytest.raises(InvalidRequest, match="not the store's database"):
             shop.scheduler.enqueue(connection, "reminders", [NewJob(at=FAR)])

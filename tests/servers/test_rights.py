@@ -17,6 +17,7 @@ import pytest
 from infinite_scheduler import Job, Scheduler
 from infinite_scheduler.cli.run import run
 from infinite_scheduler.clock import SystemClock
+from infinite_scheduler.errors import StoreMismatch
 from infinite_scheduler.model import DAY_MS, JobSpec
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
@@ -137,3 +138,14 @@ async def drop_as_owner(roles: Roles, table: str) -> None:
     done = await database.maintain(now_ms=later_ms, retention_ms=7 * DAY_MS, idempotency_ms=DAY_MS)
     await database.close()
     assert table in done.dropped
+
+
+async def test_a_process_that_shall_make_no_tables_makes_none_even_if_its_user_could(url: str) -> None:
+    database = ServerDatabase(server_driver(url))
+    await database.open()
+    await database.close()
+    store = open_store(url, SystemClock(), {"ddl": False})
+    await store.open()
+    with pytest.raises(StoreMismatch, match=r"store\.ddl is false"):
+        await store.register("reminders")
+    await store.close()

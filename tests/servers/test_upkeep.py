@@ -35,6 +35,7 @@ from tests.integration.sqlite.sqlite_file import WEEK_MS
 from tests.integration.sqlite.test_sqlite_upkeep import AHEAD, OLD, OLD_TABLE, end, set_low, tables
 from tests.servers import stage
 from tests.services.databases import connect, execute, kind_of
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.servers
 HOUR_MS = 3_600_000
@@ -288,6 +289,42 @@ async def test_a_long_reader_of_an_old_table_holds_up_nobody_else(
         assert one_waits(url), "an insert has waited for the lock that the drop waits for"
         cursor.execute("COMMIT")
     assert (await round_).dropped == (OLD_TABLE,)
+
+
+async def test_a_job_does_not_move_back_to_an_entry_between_its_judgement_and_its_end(
+    database: ServerDatabase, other: ServerDatabase, session: Session, url: str
+) -> None:
+    (key,) = await add(session, [new_row(OLD, shard=1)])
+    shard, entry = Shard(SMS, 1), (position(key, OLD + 50), key)
+    await session.write(lambda tx: tx.insert_entries(SMS, [entry]))
+    await set_low(session, NOW)
+    judged, go_on = threading.Event(), threading.Event()
+
+    def prune(tx: Any) -> None:
+        delete = tx.delete_entries
+
+        def later(*args: Any) -> None:
+            judged.set()
+            assert go_on.wait(20)
+            delete(*args)
+
+        tx.delete_entries = later
+        try:
+            tx.prune_entries(shard, [entry])
+        finally:
+            del tx.delete_entries
+
+    back = ChangeRequest(id=key, change=Change.RESCHEDULE, app=SMS, key=key, due_ms=OLD + 50, now_ms=NOW)
+    pruning = asyncio.create_task(database.session("upkeep").write(prune))
+    await asyncio.to_thread(judged.wait, 20)
+    moving = asyncio.create_task(other.session("door").write(lambda tx: anybody.ask(tx, [back], exclusive=True)))
+    with closing(connect(url)) as watcher:
+        await until_async(lambda: moving.done() or stage.someone_waits(watcher, kind_of(url)))
+    go_on.set()
+    await pruning
+    assert await moving == {key: RequestState.GRANTED}
+    found = await session.read(lambda tx: tx.scan_entries(scan_of()))
+    assert [place for place, _ in found[0]] == [entry[0]], "without it no scan would find the job"
 
 
 async def test_tables_are_dropped_while_others_insert_and_settle(

@@ -423,6 +423,15 @@ def a_wake_whose_answer_was_lost_and_that_commits_after_the_reload_is_not_lost(s
     found(row.key, held, named(stage))
 
 
+@needs("reload_waits_for_lock", "settle_holds_lock")
+def a_job_whose_settle_had_no_answer_and_commits_after_the_reload_is_not_handed_over_again(stage: Stage) -> None:
+    key = waiting(stage, NOW)
+    in_doubt = stage.begin(settles(done(record(stage, key).job)), stops_before="delete_entries")
+    reloading = stage.begin(reloads())
+    held = as_soon_as(reloading, lambda: loaded(stage), beside=in_doubt)
+    fenced(stage, key, held)
+
+
 # Rule 11: settle
 
 

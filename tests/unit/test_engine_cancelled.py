@@ -6,6 +6,7 @@ import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.model import Job, Status
+from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import HandedOver
 from infinite_scheduler.policy.retry import RetryPolicy
 from tests.unit.engine_rig import APP, EngineNode, rig
@@ -100,3 +101,23 @@ async def test_a_stop_that_interrupts_calls_before_their_first_step_releases_eve
         dispatcher.interrupt()
         assert await node.stop()
         assert await world.statuses(accepted) == {Status.PENDING: 5}
+
+
+PARTS = {"lane", "wheels", "quarantine", "membership", "upkeep"}
+
+
+async def test_the_parts_of_a_node_that_a_handler_cancels_go_on() -> None:
+    async with rig() as world:
+        world.alarms_expected = (events.TaskFailed,)
+
+        async def cancel_parts(job: Job) -> None:
+            for task in asyncio.all_tasks():
+                if task.get_name() in PARTS:
+                    task.cancel()
+
+        node = await world.node().app(function=cancel_parts).start()
+        accepted = await world.add(1000, 50_000, 90_000)
+        await world.advance(100_000)
+        assert {event.part for event in node.told_of(events.TaskFailed)} == PARTS
+        assert await world.statuses(accepted) == {Status.DONE: 3}
+        assert [d.at_ms for d in world.deliveries] == [a.due_ms for a in accepted]

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
-from infinite_scheduler.model import Accepted, Change, Job, Status
+from infinite_scheduler.model import Accepted, Change, Job, Owner, Status
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.cluster_state import View
 from infinite_scheduler.store.ownership import Grant
 from infinite_scheduler.store.sql.ownership import SqlOwnership
+from infinite_scheduler.store.sql.statements import Statements
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 
@@ -329,6 +331,62 @@ async def test_a_node_that_is_cut_off_stops_firing_before_its_lease_is_over_for_
         assert last <= cut_ms + 10_000
         assert last < min(taken)
         assert shares(second) == [2]
+
+
+async def test_an_outage_of_the_store_costs_no_node_its_shards() -> None:
+    """Nobody could give a sign of life, so silence says nothing about anybody."""
+    async with rig(shards=4) as world:
+        nodes = [await world.node(name).app().start() for name in ("n1", "n2")]
+        await world.advance(10_900)  # so that each has seen the last heartbeat of the other
+        assert shares(*nodes) == [2, 2]
+        for node in nodes:
+            node.wire.away = True
+        await world.advance(15_000)
+        for node in nodes:
+            node.wire.away = False
+            await world.advance(3000)
+        await world.advance(15_000)
+        assert shares(*nodes) == [2, 2]
+        assert not [event for node in nodes for event in node.told_of(events.ShardsLost)]
+
+
+async def test_heartbeats_whose_answers_are_lost_differ_from_each_other() -> None:
+    async with rig(shards=1) as world:
+        node = await world.node().app().start()
+        await world.advance(5000)
+        node.wire.loses_answers = True
+        beats = []
+        for _ in range(3):
+            await world.advance(2500)
+            (seen,) = (await world.client.survey()).view.nodes
+            beats.append(seen.beat)
+        assert beats[0] < beats[1] < beats[2], "the others see that it lives"
+
+
+async def test_a_lease_counts_from_the_question_and_not_from_the_answer() -> None:
+    """The others count from the heartbeat that they see: it was written long before its answer came."""
+    async with rig(shards=2) as world:
+        node = await world.node().app().start()
+        await world.advance(5000)
+        ownership: Any = node.engine._ownership
+        beat = ownership.beat
+        asked: list[int] = []
+
+        async def slow(*, renew: bool, **how: Any) -> Any:
+            view = await beat(renew=renew, **how)
+            if renew:
+                asked.append(world.now)
+                await sleep(world.clock, 6000)
+                node.wire.away = True
+            return view
+
+        ownership.beat = slow
+        jobs = await world.spread(range(0, 25_000, 100))
+        await world.advance(25_000)
+        assert len(asked) == 1
+        last_ms = max(d.at_ms for d in world.deliveries)
+        assert asked[0] + 6000 < last_ms <= asked[0] + 10_000
+        assert len(world.deliveries) < len(jobs)
 
 
 async def test_a_drain_that_cannot_end_is_called_off_and_the_shard_goes_on_where_it_is() -> None:
@@ -676,6 +734,22 @@ async def test_only_one_node_does_maintenance() -> None:
         nodes = [await world.node(f"n{n}").app().start() for n in range(3)]
         await world.advance(10_000)
         assert [node.engine.membership.leads for node in nodes] == [True, False, False]
+        rounds: Counter[str] = Counter()
+
+        def count(node: EngineNode) -> None:
+            ownership: Any = node.engine._ownership
+            maintain = ownership.maintain
+
+            async def counted() -> Any:
+                rounds[node.name] += 1
+                return await maintain()
+
+            ownership.maintain = counted
+
+        for node in nodes:
+            count(node)
+        await world.advance(125_000)
+        assert rounds == {"n0": 2}
         await nodes[0].crash()
         await world.advance(15_000)
         assert [node.engine.membership.leads for node in nodes[1:]] == [True, False]
@@ -705,3 +779,32 @@ async def test_a_node_looks_twice_per_heartbeat_alone_and_four_times_beside_othe
         assert len(looks) == pytest.approx(80, abs=2)
         await two.stop()
         await one.stop()
+
+
+@pytest.mark.parametrize("call", ["advance", "settle", "answer"])
+async def test_a_shard_that_a_write_finds_lost_is_dropped_at_once(call: str) -> None:
+    async with rig(shards=1) as world:
+        node = await world.node().app().start()
+        await world.add(3000)
+        await world.advance(1000)
+
+        async def nothing_to_see() -> None:
+            """So that the writes alone can find it out."""
+
+        node.engine.membership.look = nothing_to_see  # type: ignore[method-assign]
+        ownership: Any = node.engine._ownership
+        write = getattr(ownership, call)
+
+        async def stolen(*args: Any) -> Any:
+            def steal(tx: Statements) -> None:
+                rows = tx.lock_shards([owned.shard for owned in node.owned_shards], exclusive=True)
+                tx.write_shards(msgspec.structs.replace(row, owner=Owner("thief", 99)) for row in rows.values())
+
+            setattr(ownership, call, write)
+            await world.database.session("door").write(steal)
+            return await write(*args)
+
+        setattr(ownership, call, stolen)
+        await world.add(500)  # a wake, a delivery and its outcome; the line moves later
+        await world.until(lambda: not node.owned_shards, 9000 if call != "advance" else 60_000)
+        assert node.told_of(events.ShardsLost)

@@ -9,6 +9,7 @@ from infinite_scheduler.clock import sleep
 from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.model import Accepted, Change, Job, Status
 from infinite_scheduler.observe import events
+from infinite_scheduler.policy.retry import RetryPolicy
 from tests.unit.engine_rig import EngineNode, EngineRig, rig
 
 # Late insert behind the line
@@ -388,3 +389,36 @@ async def test_a_store_that_comes_and_goes_loses_and_doubles_nothing() -> None:
         await world.advance(20_000)
         assert await world.statuses(accepted) == {Status.DONE: 300}
         assert max(Counter((d.job.key, d.job.attempt) for d in world.deliveries).values()) == 1
+
+
+async def test_a_retry_behind_the_line_can_be_cancelled_without_its_owner() -> None:
+    async with rig() as world:
+
+        async def fail(job: Job) -> None:
+            raise LookupError("no")
+
+        retry = RetryPolicy(delays=["2m"], jitter=0)
+        await world.node().app(function=fail, retry=retry).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(3000)
+        assert (await world.run(world.change(Change.CANCEL, accepted))).granted
+        await world.advance(180_000)
+        assert world.delivered() == [accepted.key], "the row has decided, and no wheel holds it"
+
+
+async def test_a_job_that_waits_for_its_turn_and_is_rescheduled_waits_for_its_new_moment() -> None:
+    async with rig(shards=1) as world:
+        go_on = asyncio.Event()
+
+        async def hold(job: Job) -> None:
+            await go_on.wait()
+
+        await world.node().app(function=hold, concurrency=1).start()
+        first, second = await world.add(1000, 1100)
+        await world.advance(3000)
+        assert world.delivered() == [first.key]
+        moved_ms = world.now + 20_000
+        assert (await world.run(world.change(Change.RESCHEDULE, second, due_ms=moved_ms))).granted
+        go_on.set()
+        await world.advance(40_000)
+        assert [(d.job.key, d.at_ms) for d in world.deliveries[1:]] == [(second.key, moved_ms)]

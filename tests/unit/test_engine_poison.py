@@ -759,3 +759,29 @@ async def test_a_node_lifts_the_mark_of_a_job_that_was_not_fired_alone_when_it_r
         await node.stop()
         assert {name for name, _ in lifted} == {"release", "reload"}
         assert all(sizes == {ALONE: FEW} for _, sizes in lifted)
+
+
+async def test_a_job_that_flies_alone_keeps_its_mark_when_its_shard_is_loaded_again() -> None:
+    async with rig() as world:
+        (suspected,) = await alone(world, "hang")
+        node = await world.node("n").app(function=hang_on("hang")).start()
+        await world.until(lambda: world.deliveries[-1].node == "n")
+        node.lane.doubt([owned.shard for owned in node.owned_shards], "a test")
+        await world.until(lambda: node.told_of(events.Reloaded))
+        assert await marks(world) == {ALONE: 1}, "if the process ends now, this job has ended it"
+        await node.crash()
+        await world.node("next").app().start()
+        await world.advance(1000)
+        assert (await world.record(suspected)).status is Status.FAILED
+
+
+async def test_a_marked_job_stays_a_suspect_when_its_shard_moves_by_plan() -> None:
+    async with rig() as world:
+        accepted = await suspect(world, 2)
+        await world.client.pause("mail", paused=True)
+        first = await world.node("n").app().start()
+        await world.advance(1000)
+        await first.stop()
+        second = await world.node("m").app().start()
+        await world.advance(1000)
+        assert [key for owned in second.owned_shards for key in owned.quarantined] == [accepted.key]

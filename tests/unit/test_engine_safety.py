@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.model import Job, Status
 from infinite_scheduler.observe import events
@@ -71,6 +72,46 @@ async def test_the_age_of_what_is_not_read_yet_counts() -> None:
         node = await world.node().app(function=slow, concurrency=1).start()
         await world.advance(1000)
         assert node.engine.oldest_overdue_ms() >= 59_000
+
+
+async def test_a_page_that_could_not_be_read_is_read_again() -> None:
+    """Nothing but that read fails, so nothing else would load the shard again."""
+    async with rig() as world:
+        accepted = await world.add(5000, 6000)
+        node = world.node().app()
+        await node.start()
+        ownership: Any = node.engine._ownership
+        scan, failed = ownership.scan, list[Scan]()
+
+        async def fails_once(wanted: Scan) -> Page:
+            if not failed:
+                failed.append(wanted)
+                raise StoreUnavailable("a read was not answered")
+            page: Page = await scan(wanted)
+            return page
+
+        ownership.scan = fails_once
+        node.lane.doubt([owned.shard for owned in node.owned_shards], "so that all is read again")
+        await world.advance(10_000)
+        assert failed
+        assert world.delivered() == [job.key for job in accepted]
+
+
+async def test_a_bug_between_a_read_and_memory_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as world:
+        world.alarms_expected = (events.TaskFailed,)
+        accepted = await world.add(5000, 6000)
+        scanned = Window.scanned
+
+        def fails_once(self: Window, scan: Scan, page: Page) -> None:
+            monkeypatch.setattr(Window, "scanned", scanned)
+            raise LookupError("a bug")
+
+        monkeypatch.setattr(Window, "scanned", fails_once)
+        node = await world.node().app().start()
+        await world.advance(10_000)
+        assert node.told_of(events.TaskFailed)
+        assert world.delivered() == [job.key for job in accepted]
 
 
 async def test_an_error_that_nobody_expected_becomes_lateness() -> None:

@@ -304,6 +304,57 @@ async def test_a_client_that_gave_up_for_good_is_made_anew(monkeypatch: pytest.M
         assert clients[0].closed
 
 
+class SlowClient(BrokenClient):
+    """Gives its first message up, and hears of the second when it has been replaced."""
+
+    def poll(self, timeout: float) -> int:
+        if len(self.waiting) < 2:
+            return super().poll(timeout)
+        self.waiting.pop(0)(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+        return 1
+
+
+async def test_a_client_that_is_replaced_keeps_what_may_have_arrived_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients: list[BrokenClient] = []
+
+    def make(*_: object, **__: object) -> BrokenClient:
+        clients.append(BrokenClient(breaks=False) if clients else SlowClient(breaks=False))
+        return clients[-1]
+
+    monkeypatch.setattr(module, "new_client", make)
+    async with producer_to(NOWHERE) as producer:
+        reports = await sent(producer, Record("t", None, b"1"), Record("t", None, b"2"))
+        error = reports[0]
+        assert error is not None
+        assert error.code == "_MSG_TIMED_OUT"
+        assert reports[1] is None, "it was delivered, and must not be sent again"
+        assert len(clients) == 2
+        assert not clients[0].purged
+
+
+class CrowdedClient(BrokenClient):
+    """Its requests are too large for the topic, whatever is in them."""
+
+    def poll(self, timeout: float) -> int:
+        waiting, self.waiting = self.waiting, []
+        for report in waiting:
+            report(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+        return len(waiting)
+
+
+async def test_records_that_were_refused_together_are_sent_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    single = BrokenClient(breaks=False)
+
+    def make(*_: object, **more: object) -> BrokenClient:
+        return single if more.get("batch_num_messages") == 1 else CrowdedClient(breaks=False)
+
+    monkeypatch.setattr(module, "new_client", make)
+    async with producer_to(NOWHERE) as producer:
+        assert await sent(producer, Record("t", None, b"1"), Record("t", None, b"2")) == {0: None, 1: None}
+
+
 class UnwantedClient(BrokenClient):
     """Is told by the brokers that it may do nothing at all, as soon as it has connected."""
 

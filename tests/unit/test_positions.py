@@ -5,7 +5,7 @@ from typing import Any
 
 from infinite_scheduler.errors import PositionsMoved
 from infinite_scheduler.ingest.config import KafkaIngestConfig
-from infinite_scheduler.ingest.positions import REST_MS, Positions
+from infinite_scheduler.ingest.positions import LOOK_MS, REST_MS, Positions
 from infinite_scheduler.kafka.group_client import Committed
 from infinite_scheduler.kafka.partition import AssignedPartition, Partition
 from infinite_scheduler.observe.events import Event, PositionsOvertaken
@@ -139,4 +139,21 @@ async def test_whoever_is_overtaken_there_asks_for_its_place() -> None:
     reader.overtaken = True
     assert await reader.after(REST_MS) == []
     assert (reader.assigned.committed, reader.forgotten, reader.said) == (7, [reader.assigned], {})
+    assert [type(event) for event in reader.told] == [PositionsOvertaken]
+
+
+async def test_a_partition_is_not_read_when_another_node_was_faster_to_say_where_to_begin() -> None:
+    rig = Reader()
+    rig.assigned.committed, rig.assigned.fetching, rig.overtaken = None, False, True
+    rig._places = []
+    await rig.after(1)
+    assert rig.assigned.committed is None, "the next round asks the store"
+
+
+async def test_a_place_that_was_set_in_the_store_is_asked_for_while_no_message_comes() -> None:
+    reader = Reader(committed=5, expected=5, position=5)
+    await reader.after(LOOK_MS - 1)
+    assert not reader.forgotten
+    await reader.after(1)
+    assert reader.forgotten == [reader.assigned]
     assert [type(event) for event in reader.told] == [PositionsOvertaken]

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from infinite_scheduler.clock import Timer
-from infinite_scheduler.errors import HandlerError, HandlerTimeout
+from infinite_scheduler.errors import HandlerError, HandlerTimeout, Unavailable
 from infinite_scheduler.handlers.answers import Answer
+from infinite_scheduler.handlers.processes import Errand
 from infinite_scheduler.handlers.python import PythonHandler, load_function
 from infinite_scheduler.model import Done, Expired, Failed, Job, JobId, Retry
 from infinite_scheduler.observe.context import current_batch, current_job, job_fields
@@ -667,3 +669,15 @@ def test_jobs_of_a_sequence_are_handed_over_one_by_one() -> None:
 
     assert asyncio.run(main()) == [job(1), job(2)]
     assert seen == [1, 2]
+
+
+def test_a_call_that_was_given_up_before_it_began_is_not_made_in_a_worker() -> None:
+    given_back: list[object] = []
+    sent: list[bytes] = []
+    worker = SimpleNamespace(send=sent.append, kill=lambda: None)
+    workers: Any = SimpleNamespace(borrow=lambda: worker, give_back=given_back.append, discard=lambda _: None)
+    errand = Errand(workers, [job()], started=lambda: None)
+    errand.end()
+    with pytest.raises(Unavailable, match="given up before it began"):
+        errand()
+    assert (given_back, sent) == ([worker], [])

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from infinite_scheduler.errors import UnknownApp
-from infinite_scheduler.ingest.message_batch import MessageBatch
+from infinite_scheduler.errors import PositionsMoved, StoreBroken, StoreUnavailable, UnknownApp
+from infinite_scheduler.ingest.message_batch import MessageBatch, Passing
+from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.ingest.taker import Taker
 from infinite_scheduler.kafka.partition import AssignedPartition
 from tests.unit.door_rig import parts_of
-from tests.unit.test_message_batch import CONFIG, FakeMessage, assigned, job
+from tests.unit.test_message_batch import CONFIG, NOW, FakeMessage, assigned, job
 
 
 class TakerRig:
@@ -102,3 +103,51 @@ async def test_a_door_that_stops_leaves_what_fails_and_what_lies_behind_it(rig: 
     await rig.taker.take(jobs(one, 4), Any)  # type: ignore[arg-type]
     assert numbers(rig) == [b'{"n":0}']
     assert (rig.letters, rig.pauses, one.committed) == ([], [], None)
+
+
+async def test_whoever_was_overtaken_writes_nothing_and_asks_again_where_to_go_on(rig: TakerRig) -> None:
+    rig.refuse = lambda payloads: PositionsMoved("another consumer has read on")
+    one = assigned(0)
+    await rig.taker.take(jobs(one, 3), Any)  # type: ignore[arg-type]
+    assert (rig.taken, rig.letters, one.committed) == ([], [], None)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreBroken("full")], ids=["away", "broken"])
+async def test_a_store_that_takes_nothing_makes_no_dead_letters(rig: TakerRig, error: Exception) -> None:
+    rig.refuse = lambda payloads: error
+    one = assigned(0)
+    with pytest.raises(type(error)):
+        await rig.taker.take(jobs(one, 3), Any)  # type: ignore[arg-type]
+    assert (rig.taken, rig.letters, rig.pauses, one.committed) == ([], [], [], None)
+
+
+async def test_an_error_that_meets_dead_letters_too_is_not_the_messages_fault(rig: TakerRig) -> None:
+    rig.refuse = lambda payloads: ValueError("a bug")
+    one = assigned(0)
+    with pytest.raises(StoreBroken, match="not the message's"):
+        await rig.taker.take(jobs(one, 1), Any)  # type: ignore[arg-type]
+    assert (rig.letters, one.committed) == ([], None)
+
+
+async def test_an_error_that_passes_costs_no_message(rig: TakerRig) -> None:
+    errors = [ValueError("a bug"), ValueError("once more")]
+    rig.refuse = lambda payloads: errors.pop() if errors else None
+    await rig.taker.take(jobs(assigned(0), 1), Any)  # type: ignore[arg-type]
+    assert (numbers(rig), rig.letters, rig.pauses) == ([b'{"n":0}'], [], [200, 400])
+
+
+async def test_a_door_that_stops_leaves_what_it_could_not_check_to_the_next_reader(rig: TakerRig) -> None:
+    one = assigned(0)
+    gathered: Any = [(one, FakeMessage(number)) for number in range(2)]
+    rig.stopping = True
+    await rig.taker.take(MessageBatch(CONFIG, gathered, [job(0), Passing("the check fails")]), Any)  # type: ignore[arg-type]
+    assert (numbers(rig), rig.letters, one.committed) == ([b'{"n":0}'], [], 1)
+
+
+async def test_jobs_of_an_unknown_app_are_refused_at_once_and_the_others_taken_together(rig: TakerRig) -> None:
+    one = assigned(0)
+    gathered: Any = [(one, FakeMessage(number)) for number in range(3)]
+    stranger = make_spec("stranger", scheduled_ms=NOW, absolute=True, payload=b'{"n":1}')
+    rig.refuse = lambda payloads: UnknownApp("stranger", ["sms"]) if b'{"n":1}' in payloads else None
+    await rig.taker.take(MessageBatch(CONFIG, gathered, [job(0), stranger, job(2)]), Any)  # type: ignore[arg-type]
+    assert (rig.taken, rig.letters, rig.pauses) == ([[b'{"n":0}', b'{"n":2}']], [1], [])

@@ -1,5 +1,6 @@
 """Fixtures of the tests of SQLite."""
 
+import os
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ async def session(database: SqliteDatabase) -> Session:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start processes that do not outlive the test."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]), prepend=os.pathsep)
     started: list[subprocess.Popen[str]] = []
 
     def begin(code: str, *arguments: object, **options: object) -> subprocess.Popen[str]:

@@ -16,6 +16,7 @@ from infinite_scheduler.errors import StoreBroken, StoreMismatch, StoreUnavailab
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
+from infinite_scheduler.store.sql.sqlite.sqlite_errors import in_doubt
 from infinite_scheduler.store.sql.statements import Session, Statements
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import BOUND_S, opened, registered, said
@@ -146,6 +147,13 @@ asyncio.run(main())
         with pytest.raises(StoreUnavailable, match="unknown whether"):
             await session.write(body)
         await add(session, [new_row()])
+
+    def test_a_commit_that_found_no_space_has_certainly_not_taken_place(self) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        told = in_doubt(error, "jobs.db")
+        assert isinstance(told, StoreBroken)
+        assert str(told).endswith("nothing was committed")
 
     async def test_a_lock_that_is_held_too_long_makes_the_store_unavailable(
         self, session: Session, path: Path, monkeypatch: pytest.MonkeyPatch

@@ -214,14 +214,22 @@ print("ready", flush=True); sys.stdin.readline()
         assert database.dead(nodes) == frozenset()
         assert database.presumed_dead(nodes) == {"other"}
 
+    @pytest.mark.parametrize("ofd", [file_lock.OFD, False], ids=["as the system can", "without OFD locks"])
     async def test_a_node_of_this_process_is_never_dead(
-        self, database: SqliteDatabase, nodes: list[NodeInfo], path: Path, start: Callable[..., subprocess.Popen[str]]
+        self,
+        database: SqliteDatabase,
+        nodes: list[NodeInfo],
+        path: Path,
+        start: Callable[..., subprocess.Popen[str]],
+        monkeypatch: pytest.MonkeyPatch,
+        ofd: bool,
     ) -> None:
+        monkeypatch.setattr(file_lock, "OFD", ofd)
         database.live("mine")
         second = SqliteDatabase(path)
         second.live("other")
         for asked in (database, second):
-            assert asked.dead(nodes) == frozenset()
+            assert asked.dead(nodes) | asked.presumed_dead(nodes) == frozenset()
         code = """
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 print(len(LockFolder(Path(f"{path}-nodes")).free(["mine", "other"])), flush=True)
@@ -229,6 +237,21 @@ print(len(LockFolder(Path(f"{path}-nodes")).free(["mine", "other"])), flush=True
         assert said(start(code, path)) == "0"  # and the locks are still there: asking did not give them up
         for nonce in ("mine", "other"):
             LockFolder(Path(f"{path}-nodes")).drop(nonce)
+
+    def test_a_lock_file_is_locked_before_others_can_see_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, lock = LockFolder(tmp_path / "nodes"), file_lock.lock
+        seen: list[set[str]] = []
+
+        def watched(handle: int) -> None:
+            seen.append({path.name for path in (tmp_path / "nodes").glob("*.lock")})
+            lock(handle)
+
+        monkeypatch.setattr(file_lock, "lock", watched)
+        folder.hold("mine")
+        assert seen == [set()], "whoever sees a lock file that is free takes its node for dead"
+        folder.drop("mine")
 
     async def test_a_node_that_left_gives_its_lock_up_at_close_and_one_that_owns_keeps_it(self, path: Path) -> None:
         database = await opened(path)

@@ -4,6 +4,7 @@ import sqlite3
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, moved_table
+from infinite_scheduler.store.sql.upkeep_rows import FIRST
 from tests.contract.test_statements import MAIL, NOW, SMS, add, finished, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import WEEK_MS, maintained, opened
 
@@ -192,6 +194,21 @@ class TestUpkeep:
         current = {(position(key, OLD + 100), key) for key in keys[:2]}
         assert left == current | {entries[2]}
 
+    async def test_an_entry_that_leads_to_its_job_again_when_it_is_to_be_deleted_stays(
+        self, database: SqliteDatabase, session: Session
+    ) -> None:
+        (key,) = await add(session, [new_row(OLD, shard=1)])
+        (record,) = await session.read(lambda tx: tx.read_jobs(SMS, [key]))
+        entry = (position(key, OLD + 50), key)
+        await session.write(lambda tx: tx.insert_entries(SMS, [entry]))
+        await set_low(session, NOW)
+        rows: Any = session
+        judged, _ = await rows.read(lambda tx: tx.stale_entries(SMS, FIRST))
+        assert judged == {Shard(SMS, 1): [entry]}
+        await move(session, record.job, OLD + 50)
+        assert await rows.write(lambda tx: tx.prune_entries(Shard(SMS, 1), judged[Shard(SMS, 1)])) == 0
+        assert entry in await session.read(moved)
+
     async def test_old_verdicts_go_and_requests_stay(self, database: SqliteDatabase, session: Session) -> None:
         wake = Request(id=b"w" * 16, shard=Shard(SMS, 0), change=None, keys=(new_row().key,))
         await session.write(lambda tx: tx.insert_requests([wake]))
@@ -227,6 +244,16 @@ class TestUpkeep:
         await session.write(lambda tx: tx.write_shards([owned]))
         await maintained(database)
         assert [node.nonce for node in await session.read(lambda tx: tx.read_nodes())] == ["here", "owner"]
+
+    async def test_a_node_that_beats_again_when_it_is_to_be_forgotten_stays(self, session: Session) -> None:
+        node = NodeInfo(nonce="slow", node_id="slow", apps=frozenset(), started_ms=0, beat=7, beat_ms=NOW - DAY_MS)
+        await session.write(lambda tx: tx.write_node(node))
+        rows: Any = session
+        silent = await rows.read(lambda tx: tx.silent_nodes(NOW))
+        assert silent == [("slow", 7)]
+        await session.write(lambda tx: tx.write_node(msgspec.structs.replace(node, beat=8, beat_ms=NOW)))
+        assert await rows.write(lambda tx: tx.delete_nodes(silent)) == 0
+        assert [found.nonce for found in await session.read(lambda tx: tx.read_nodes())] == ["slow"]
 
     async def test_how_long_a_node_is_silent_goes_by_the_clock_of_the_store(
         self, database: SqliteDatabase, session: Session

@@ -146,6 +146,18 @@ class ChangingContract(Promises):
         assert await bench.record(accepted) == before
         assert keys(await owner.scan()) == [accepted.key]
 
+    async def test_a_process_that_closes_withdraws_its_requests_and_says_so(self, bench: Bench) -> None:
+        owner = await bench.owner(line_in_ms=30_000)
+        (accepted,) = await bench.add(1000)
+        await owner.answer(await owner.requests())
+        elsewhere = await bench.process()
+        asking = bench.change(Change.CANCEL, accepted, store=elsewhere)
+        await owner.asked(Change.CANCEL)
+        await elsewhere.close()
+        with refused(Unavailable, "nothing was changed"):
+            await asking
+        assert not await owner.requests()
+
     async def test_a_request_is_waited_for_as_long_as_asked(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
@@ -214,6 +226,7 @@ class ChangingContract(Promises):
 
     async def test_run_now_of_a_due_job_is_granted_and_changes_nothing(self, bench: Bench) -> None:
         (accepted,) = await bench.add(0)
+        bench.clock.advance(40)
         before = await bench.record(accepted)
         assert (await bench.changed(Change.RUN_NOW, accepted.key)).granted
         assert await bench.record(accepted) == before

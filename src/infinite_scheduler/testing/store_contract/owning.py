@@ -201,6 +201,19 @@ class OwningContract(Promises):
         record = await bench.record(accepted)
         assert (record.status, record.attempts) == (Status.PENDING, ())
 
+    async def test_a_node_that_lost_a_shard_and_has_it_again_settles_nothing_of_its_former_time(
+        self, bench: Bench
+    ) -> None:
+        (accepted,) = await bench.add(0)
+        node = await bench.owner("n1")
+        (job,) = await node.scan()
+        former = dict(node.owners)
+        await bench.owner("n2")
+        await node.take(SHARD)
+        settled = await node.ownership.settle(former, [node.ended(job)])
+        assert settled.lost == {SHARD}, "the epoch is another, though the node is the same"
+        assert (await bench.record(accepted)).status is Status.PENDING
+
     async def test_a_node_that_lost_a_shard_advances_nothing_there(self, bench: Bench) -> None:
         former = await bench.owner("n1")
         await bench.owner("n2")

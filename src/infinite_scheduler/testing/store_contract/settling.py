@@ -85,6 +85,21 @@ class SettlingContract(Promises):
         assert dict(settled.low_ms) == {SHARD: bench.now + 5000}
         assert (await bench.shard()).low_ms == bench.now + 5000
 
+    @pytest.mark.parametrize("moments", [(5000, 8000), (8000, 5000)], ids=["earliest first", "earliest last"])
+    async def test_of_several_retries_before_low_the_earliest_says_where_low_is(
+        self, bench: Bench, moments: tuple[int, int]
+    ) -> None:
+        owner, jobs = await self._handed_over(bench, 0, 0)
+        await owner.advance(bench.now + 30_000, bench.now + 20_000)
+        settled = await owner.settle(
+            *(
+                owner.ended(job, Status.PENDING, due_ms=bench.now + ms, error="busy")
+                for job, ms in zip(jobs, moments, strict=True)
+            )
+        )
+        assert dict(settled.low_ms) == {SHARD: bench.now + 5000}
+        assert (await bench.shard()).low_ms == bench.now + 5000
+
     async def test_a_retry_after_low_leaves_low_alone(self, bench: Bench) -> None:
         owner, (job,) = await self._handed_over(bench, 0)
         before = (await bench.shard()).low_ms
@@ -128,6 +143,15 @@ class SettlingContract(Promises):
         record = await bench.store.get(job.key)
         assert record is not None
         assert [(a.finished_ms, a.error) for a in record.attempts] == [(bench.now, "no")]
+
+    async def test_a_node_that_lost_a_shard_shows_no_deliveries_there(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await (await bench.node("n2")).take(SHARD)
+        settled = await owner.settle(running=[Running(job=job, started_ms=bench.now)])
+        assert settled.lost == {SHARD}
+        record = await bench.store.get(job.key)
+        assert record is not None
+        assert not record.attempts, "the new owner may hand the same attempt over, and shows it itself"
 
     async def test_many_deliveries_that_run_for_long_are_shown_in_one_call(self, bench: Bench) -> None:
         owner, jobs = await self._handed_over(bench, *range(300))

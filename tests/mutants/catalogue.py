@@ -1,0 +1,18 @@
+"""Every guard that is taken out, by the part of the code that it is in."""
+
+from typing import Final
+
+from tests.mutants.guards import cluster, engine, handlers, ingest, kafka, protocol, servers, sqlite, upkeep
+from tests.mutants.mutant import Mutant
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *protocol.MUTANTS,
+    *sqlite.MUTANTS,
+    *upkeep.MUTANTS,
+    *servers.MUTANTS,
+    *engine.MUTANTS,
+    *cluster.MUTANTS,
+    *ingest.MUTANTS,
+    *kafka.MUTANTS,
+    *handlers.MUTANTS,
+)

@@ -1,0 +1,1 @@
+"""The guards, by the part of the code that they are in."""
