@@ -84,7 +84,7 @@ class ServerStatements(StatementsContract):
         assert await reading == [row.key]
 
     async def test_a_value_that_does_not_fit_is_refused_and_never_cut(self, session: Session) -> None:
-        node = NodeInfo(nonce="n1", node_id="host" * 100, apps=frozenset(), started_ms=NOW)
+        node = NodeInfo(nonce="n1" * 200, node_id="host", apps=frozenset(), started_ms=NOW)
         try:
             await session.write(lambda tx: tx.write_node(node))
         except StoreBroken:

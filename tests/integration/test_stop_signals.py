@@ -46,8 +46,9 @@ async def fork_and_wait(job):
     await asyncio.sleep(0)
 
 async def fork_and_stay(job):
+    never = asyncio.get_running_loop().create_future()  # asyncio's own waits refuse to begin in a child
     if not fork(job):
-        await asyncio.sleep(120)
+        await never
 
 async def fork_and_raise(job):
     fork(job)

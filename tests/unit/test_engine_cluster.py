@@ -795,6 +795,8 @@ async def test_a_shard_that_a_write_finds_lost_is_dropped_at_once(call: str) -> 
         ownership: Any = node.engine._ownership
         write = getattr(ownership, call)
 
+        held: list[int] = []
+
         async def stolen(*args: Any) -> Any:
             def steal(tx: Statements) -> None:
                 rows = tx.lock_shards([owned.shard for owned in node.owned_shards], exclusive=True)
@@ -802,9 +804,12 @@ async def test_a_shard_that_a_write_finds_lost_is_dropped_at_once(call: str) -> 
 
             setattr(ownership, call, write)
             await world.database.session("door").write(steal)
-            return await write(*args)
+            answer = await write(*args)
+            asyncio.get_running_loop().call_soon(lambda: held.append(len(node.owned_shards)))
+            return answer
 
         setattr(ownership, call, stolen)
         await world.add(500)  # a wake, a delivery and its outcome; the line moves later
-        await world.until(lambda: not node.owned_shards, 9000 if call != "advance" else 60_000)
+        await world.until(lambda: held)
+        assert held == [0], "before the lane does anything else"
         assert node.told_of(events.ShardsLost)
