@@ -30,7 +30,7 @@ SchedulerError
 import enum
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 _SECOND = timedelta(seconds=1)
 
@@ -203,6 +203,10 @@ class DestinationAway(Unavailable):
             self.retry_after_s = _seconds(retry_after)
 
 
+NO_REASON: Final = "the handler gave no reason: pass the exception that was caught, DestinationAway(error)"
+"""For `DestinationAway(str(error))`: the text of most time-outs is empty, and no job should fail because of that."""
+
+
 def _reason(given: object) -> str:
     if isinstance(given, BaseException):  # its text alone may be empty, as that of most time-outs is
         text = str(given).strip()
@@ -212,12 +216,7 @@ def _reason(given: object) -> str:
             f"the reason of DestinationAway is {given!r}, which is not text: say what is away, such as "
             "DestinationAway('the gateway is closed'), or pass the exception that was caught"
         )
-    if not given.strip():
-        raise ValueError(
-            "the reason of DestinationAway is empty: say what is away, such as "
-            "DestinationAway('the gateway is closed'), or pass the exception that was caught"
-        )
-    return given
+    return given if given.strip() else NO_REASON
 
 
 def _seconds(given: object) -> float:

@@ -233,8 +233,6 @@ def test_a_wait_is_a_timedelta_or_a_number_of_seconds(
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        (("",), ValueError, "the reason of DestinationAway is empty: say what is away"),
-        ((" \n",), ValueError, "the reason of DestinationAway is empty: say what is away"),
         ((None,), TypeError, "the reason of DestinationAway is None, which is not text: say what is away"),
         ((b"closed",), TypeError, "the reason of DestinationAway is b'closed', which is not text: say what is away"),
         (("closed", "soon"), TypeError, "retry_after of DestinationAway is 'soon', which is not a length of time"),
@@ -254,3 +252,8 @@ def test_wrong_arguments_are_refused_in_words(arguments: Any, kind: type[Excepti
     ends = ("such as retry_after=30", "or pass the exception that was caught")
     assert str(refused.value).endswith(ends), "what to type comes last"
     assert RetryPolicy().next_attempt_ms(attempt=1, created_ms=0, finished_ms=0, error=refused.value, rand=lambda: 0.0)
+
+
+@pytest.mark.parametrize("reason", ["", " \n", str(TimeoutError())])
+def test_an_outage_without_a_reason_is_one_and_says_how_to_give_it(reason: str) -> None:
+    assert "pass the exception that was caught" in str(DestinationAway(reason))
