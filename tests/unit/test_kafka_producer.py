@@ -365,6 +365,18 @@ class UnwantedClient(BrokenClient):
         raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "not allowed", fatal=True))
 
 
+async def test_a_record_that_is_refused_before_the_client_was_heard_of_is_told_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "new_client", lambda *_, **__: UnwantedClient(breaks=True))
+    monkeypatch.setattr(module, "_IDLE_S", 60)
+    async with producer_to(NOWHERE) as producer:
+        producer._trouble = None
+        error = (await sent(producer, Record("t", None, b"1")))[0]
+        assert error is not None
+        assert "not allowed" in str(error)
+
+
 async def test_a_client_that_is_not_allowed_anything_is_told_so_and_another_is_made_when_there_is_something_to_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

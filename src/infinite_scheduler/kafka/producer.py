@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from infinite_scheduler.errors import ConfigError, SendError
-from infinite_scheduler.kafka.broker_errors import config_error, send_error
+from infinite_scheduler.kafka.broker_errors import config_error, is_fatal, send_error
 from infinite_scheduler.kafka.librdkafka_log import LibrdkafkaLog
 from infinite_scheduler.kafka.options import KafkaOptions, PropertyValue
 
@@ -197,6 +197,8 @@ class Producer:
         except self._refusal as raised:
             found: KafkaError = raised.args[0]
             self._broken = self._broken or found.fatal()
+            if is_fatal(found) and self._trouble is None:
+                self._poll(client)  # what has happened to the client waits to be told
             self._report(sending, index, send_error(found, self._options, record.topic, trouble=self._trouble))
         else:
             self._pending += 1
