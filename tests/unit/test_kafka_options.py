@@ -144,6 +144,8 @@ def test_an_error_that_may_pass_is_worth_another_try(code: int) -> None:
         (KafkaError._AUTHENTICATION, "broker:9092 refuses the login"),
         (KafkaError._SSL, "check security.protocol"),
         (KafkaError.REBALANCE_IN_PROGRESS, "topic 'orders' on broker:9092.*REBALANCE_IN_PROGRESS"),
+        (KafkaError.FENCED_INSTANCE_ID, "give every node its own"),
+        (KafkaError._FATAL, "group.instance.id is set, give every node its own; a producer needs .* IdempotentWrite"),
     ],
 )
 def test_an_error_says_where_and_what_to_change(code: int, words: str) -> None:

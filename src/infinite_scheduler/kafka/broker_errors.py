@@ -73,8 +73,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",
     "_SSL": "no secure connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
     "FENCED_INSTANCE_ID": _SHUT_OUT,
-    "_FATAL": "this client can do nothing more at Kafka at {servers}, and another takes its place: check its rights (a "
-    "producer needs IdempotentWrite), and that no other has its group.instance.id",
+    "_FATAL": "Kafka at {servers} has refused this client for good, so it is replaced: if group.instance.id is set, "
+    "give every node its own; a producer needs the right IdempotentWrite",
     "_PURGE_QUEUE": "the producer was stopped before the message for topic {topic!r} was sent",
     "_PURGE_INFLIGHT": "the producer was stopped before the message for topic {topic!r} was acknowledged",
     "_QUEUE_FULL": "too many messages wait for Kafka at {servers}",
