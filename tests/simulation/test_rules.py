@@ -56,6 +56,23 @@ FOUND_IN = {
 }
 """In which kind of trouble a missing rule shows, and within how many seeds: several times what it takes today."""
 
+SHOWS_IN = {
+    "change_holds_lock": 13,
+    "advance_locks_exclusively": 12,
+    "settle_is_fenced": 14,
+    "left_to_scan_at_due_position": 13,
+    "every_shard_is_in_doubt": 6,
+    "takeover_scans_from_low": 3,
+    "handed_over_is_too_late": 6,
+    "withdrawn_request_is_not_decided": 1,
+    "decided_request_is_not_withdrawn": 2,
+    "doubt_reloads": 5,
+    "drain_stops_firing": 1,
+    "drain_waits_for_settles": 1,
+}
+"""The first seed in which a missing rule shows today, if it is not 0: it is tried first. If the code has moved on, the
+others are tried, which takes longer: `python -m tests.simulation.test_rules NAME` prints the seed to write here."""
+
 INTERLEAVED = {name for order in INTERLEAVINGS for name in order.rules}
 MANY_SEEDS = 120
 SOAK = bool(os.environ.get("INFINITE_SCHEDULER_SOAK"))
@@ -64,9 +81,11 @@ TRIED = [name for name, (_, seeds) in FOUND_IN.items() if SOAK or seeds <= MANY_
 
 
 def main() -> None:
-    """Take one rule out, look for what breaks in one kind of trouble, and print it."""
-    name, profile, seeds = sys.argv[1:]
-    found = first_violation(range(int(seeds)), functools.partial(without, name), PROFILES[profile])
+    """Take one rule out, look for what breaks in its kind of trouble, and print it."""
+    name = sys.argv[1]
+    profile, seeds = FOUND_IN[name]
+    order = dict.fromkeys([SHOWS_IN.get(name, 0), *range(seeds)])
+    found = first_violation(list(order), functools.partial(without, name), PROFILES[profile])
     if found is None:
         sys.exit(f"without {name} nothing breaks in {seeds} seeds of {profile}")
     print(f"seed {found.seed}:", *found.violations, sep="\n  ")
@@ -75,9 +94,8 @@ def main() -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", TRIED)
 def test_without_the_rule_a_promise_is_broken(name: str) -> None:
-    profile, seeds = FOUND_IN[name]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.test_rules", name, profile, str(seeds)],
+        [sys.executable, "-m", "tests.simulation.test_rules", name],
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": "0"},
         capture_output=True,
