@@ -1,5 +1,6 @@
 """A month in the life of a node: tables are made ahead, old ones go, nothing that waits goes with them."""
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Set
@@ -26,6 +27,7 @@ HOUR_MS = DAY_MS // 24
 STEP_MS = 8 * HOUR_MS
 DAYS = 31
 APP = "letters"
+SOAK = bool(os.environ.get("INFINITE_SCHEDULER_SOAK"))
 
 
 class MonthRig:
@@ -110,7 +112,7 @@ async def judge(rig: MonthRig, life: Life) -> None:
     kept = {record.id: record.status async for record in life.client.find_all(APP)}
     assert waiting <= kept.keys(), "a job that waits is gone"
     assert all((kept[job] is Status.PENDING) == (job in waiting) for job in kept)
-    assert min(len(waiting), len(finished), len(finished - kept.keys())) > 50, "the month was too quiet"
+    assert min(len(waiting), len(finished), len(finished - kept.keys())) > 40, "the month was too quiet"
     judge_tables(rig, waiting, life.clock.wall_ms())
 
 
@@ -130,15 +132,16 @@ def judge_tables(rig: MonthRig, waiting: Set[str], now_ms: int) -> None:
         ended = waiting.isdisjoint(some) and all(rig.handed_over_ms[job] < old_ms for job in some)
         if ended and name != later_table(APP):
             assert name in dropped, "an old table stays"
-    assert len(dropped) > 5
+    assert len(dropped) > 3
 
 
 @pytest.mark.servers
+@pytest.mark.endurance
 @pytest.mark.parametrize("place", ["mariadb_url", "postgres_url"])
-async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
+async def test_ten_days_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
-    rig = MonthRig(lambda: InlineServer(url), SqlLimits())
-    await live(rig, days=21)
+    rig = MonthRig(lambda: InlineServer(url), SqlLimits() if SOAK else SqlLimits(retention_ms=2 * DAY_MS))
+    await live(rig, days=21 if SOAK else 10)
 
 
 @pytest.mark.servers
@@ -146,7 +149,7 @@ async def test_three_weeks_on_a_server(place: str, request: pytest.FixtureReques
 async def test_some_days_on_a_server_with_a_table_for_every_hour(place: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(place)
     rig = MonthRig(lambda: InlineServer(url), SqlLimits(tables="hourly", retention_ms=DAY_MS))
-    await live(rig, days=5)
+    await live(rig, days=4)
 
 
 async def test_a_month_on_sqlite(tmp_path: Path) -> None:
