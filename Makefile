@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-protocol test-with-servers test-quick services services-stop check format mutants soak \
-  bench lock wheel clean
+.PHONY: help setup demo test compiled test-protocol test-with-servers test-quick services services-stop check format \
+  mutants soak bench lock wheel clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,12 @@ demo: setup ## See jobs handed over on time
 PROTOCOL := tests/model tests/simulation
 BESIDE := --no-print-directory --jobs 2 --output-sync=target
 
-test: wheel ## Run the whole suite with real servers
+test: wheel compiled ## Run the whole suite with real servers
 	@$(SERVERS) run -- $(MAKE) $(BESIDE) test-protocol test-with-servers
+
+# Once here: otherwise each of the ten workers below would compile all tests.
+compiled: setup
+	$(PYTEST) -q -n 0 --collect-only tests > /dev/null
 
 test-protocol:
 	nice -n 19 $(PYTEST) -n 2 --dist worksteal $(PROTOCOL)
