@@ -204,7 +204,7 @@ MUTANTS = (
     Mutant(
         "the verdicts of callers that still wait are deleted",
         "store/sql/upkeep.py",
-        "tx.old_decisions(self._now_ms - VERDICT_MS)",
+        "tx.old_decisions(self._now_ms - DECISION_MS)",
         "tx.old_decisions(self._now_ms)",
         SQLITE,
     ),

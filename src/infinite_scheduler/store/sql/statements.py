@@ -312,7 +312,7 @@ class Database(ABC):
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         """Create tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
 
-    async def prepared(self, app: str) -> frozenset[int] | None:
+    async def existing_periods(self, app: str) -> frozenset[int] | None:
         """The periods for which the app has a table, for a process that may not create any; None: it may."""
         del app
         return None

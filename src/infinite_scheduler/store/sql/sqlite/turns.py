@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
-COURTESY_S: Final = 0.1
+TURN_WAIT_S: Final = 0.1
 """How long a process waits for its turn: one that was stopped during its own must not block the others."""
 
 WRITING_S: Final = 1.0
@@ -25,9 +25,9 @@ WRITING_S: Final = 1.0
 class FileTurn:
     """A lock on a file, held for a moment. Entering it tells whether it was free in time."""
 
-    def __init__(self, path: Path, patience_s: float) -> None:
+    def __init__(self, path: Path, wait_s: float) -> None:
         self._path = path
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._handle: int | None = None
         _all.add(self)
 
@@ -40,7 +40,7 @@ class FileTurn:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             began = time.monotonic()
             while not _taken(self._handle):
-                if time.monotonic() - began >= self._patience_s:
+                if time.monotonic() - began >= self._wait_s:
                     return False
                 pause()
         return True
@@ -68,7 +68,7 @@ class Turns(NamedTuple):
     def of_processes(cls, folder: Path) -> "Turns":
         """Turns by files in this folder."""
         return cls(
-            waiting=FileTurn(folder / "turn", COURTESY_S),
+            waiting=FileTurn(folder / "turn", TURN_WAIT_S),
             writing=FileTurn(folder / "write", WRITING_S),
             checkpointing=FileTurn(folder / "checkpoint", 0),
         )
