@@ -639,7 +639,7 @@ class StatementsContract:
         assert await find(from_ms=NOW - 1, to_ms=NOW + 1) == keys[2:4]
         assert await find(from_ms=NOW, status=Status.DONE) == []
 
-    # requests and verdicts
+    # requests and decisions
 
     async def test_requests_are_read_by_the_shards_they_are_for(self, session: Session) -> None:
         keys = tuple(new_row(NOW + n).key for n in range(3))
@@ -682,7 +682,7 @@ class StatementsContract:
         assert set(await session.write(lambda tx: tx.delete_requests([*ids, b"x" * 16]))) == {ids[2]}
         assert not await session.write(lambda tx: tx.delete_requests(ids))
 
-    async def test_a_verdict_is_read_as_it_was_written(self, session: Session) -> None:
+    async def test_a_decision_is_read_as_it_was_written(self, session: Session) -> None:
         await session.write(lambda tx: tx.write_decisions({b"a" * 16: True, b"b" * 16: False}, NOW))
         wanted = [b"a" * 16, b"b" * 16, b"c" * 16]
         decisions = await session.read(lambda tx: tx.read_decisions(wanted))

@@ -123,7 +123,7 @@ MUTANTS = (
         RULES,
     ),
     Mutant(
-        "a direct change leaves no verdict",
+        "a direct change leaves no decision",
         ANYBODY,
         "        tx.write_decisions({change_request.id: True for change_request in granted}, granted[0].now_ms)\n",
         "        pass\n",
@@ -510,7 +510,7 @@ MUTANTS = (
         "    tx.write_decisions({decision.request.id: decision.granted for decision in decisions if "
         "decision.claimed}, now_ms)\n",
         "",
-        (*RULES, *CONTRACT[:1], "-k", "owner or asked_again or verdict"),
+        (*RULES, *CONTRACT[:1], "-k", "owner or asked_again or decision_counts"),
     ),
     Mutant(
         "a second request about a job sees the row as it was before the first",
