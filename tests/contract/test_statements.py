@@ -544,6 +544,21 @@ class StatementsContract:
         assert await session.read(lambda tx: tx.scan_rows(scan_of())) == ([], None)
         assert await scan_all_entries(session, scan_of()) == []
 
+    async def test_an_app_without_rows_and_entries_in_a_range_is_found(self, session: Session) -> None:
+        (key,) = await add(session, [new_row(NOW + 5)])
+        await add(session, [new_row(NOW + 50 * DAY_MS, app=MAIL, later=True)], MAIL)
+        await session.write(lambda tx: tx.insert_entries(SMS, [(position(key, NOW + 9), key)]))
+
+        async def without_jobs(start_ms: int, end_ms: int) -> set[str]:
+            scans = [scan_of(start_ms, end_ms, app=app) for app in (SMS, MAIL)]
+            return set(await session.read(lambda tx: tx.apps_without_jobs(scans)))
+
+        assert await without_jobs(NOW, NOW + 5) == {SMS, MAIL}
+        assert await without_jobs(NOW + 5, NOW + 6) == {MAIL}
+        assert await without_jobs(NOW + 9, NOW + 10) == {MAIL}
+        assert await without_jobs(NOW + 50 * DAY_MS, NOW + 51 * DAY_MS) == {SMS}
+        assert await without_jobs(NOW, NOW + 51 * DAY_MS) == set()
+
     async def test_every_pending_row_is_met_exactly_once(self, session: Session) -> None:
         rng = random.Random(7)
         rows = [

@@ -319,7 +319,7 @@ class Lane:
             self._windows[app].begin(scan)
         empty: Collection[str] = ()
         try:
-            empty = await self._ownership.empty(list(scans.values()))
+            empty = await self._ownership.apps_without_jobs(list(scans.values()))
         finally:
             for app, scan in scans.items():
                 window = self._windows[app]

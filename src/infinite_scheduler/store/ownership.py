@@ -191,12 +191,14 @@ class Ownership(ABC):
     async def scan(self, scan: Scan) -> Page:
         """Read pending jobs by position in one fresh snapshot, from rows and entries."""
 
-    @abstractmethod
-    async def empty(self, scans: Sequence[Scan]) -> Collection[str]:
-        """Of these scans, one per app and all of one lane, the apps that surely have nothing there.
+    async def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
+        """The apps of these scans (one per app, all of one lane) that have no job in the range.
 
-        It is asked in one fresh snapshot, as each scan would be, by nodes with many apps.
+        An app may be left out although it has none. Nodes with many apps ask for them in one fresh snapshot, as each
+        scan would be.
         """
+        del scans
+        return ()
 
     @abstractmethod
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:

@@ -97,7 +97,7 @@ class Statements(ABC):
         """
 
     @abstractmethod
-    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+    def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
         """Of these scans, one per app, the apps that have neither rows nor entries in the range.
 
         Shards, status and priority are not looked at.
