@@ -37,10 +37,10 @@ SHARDS_AT_ONCE = 256
 
 
 MANY_WINDOWS = 8
-"""With so many apps to read, it is worth a statement to find out which have nothing to read."""
+"""From this many apps on, it is worth a statement to find out which have nothing to read."""
 
 SCANS_AT_ONCE = 128
-"""Apps that such a statement names."""
+"""At most this many apps are named in one such statement."""
 
 EMPTY = Page(jobs=(), next=None)
 

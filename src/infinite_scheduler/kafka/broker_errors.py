@@ -73,8 +73,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "SASL_AUTHENTICATION_FAILED": "Kafka at {servers} refuses the login: check sasl.username and sasl.password",
     "_SSL": "no secure connection to Kafka at {servers}: check security.protocol and the ssl.* properties",
     "FENCED_INSTANCE_ID": _SHUT_OUT,
-    "_FATAL": "this client can do nothing more at Kafka at {servers}, and another takes its place: check its rights (a "
-    "producer needs IdempotentWrite), and that no other has its group.instance.id",
+    "_FATAL": "this client has failed for good at Kafka at {servers}, so it is replaced: check its rights (a producer "
+    "needs IdempotentWrite), and that no other has its group.instance.id",
     "_PURGE_QUEUE": "the producer was stopped before the message for topic {topic!r} was sent",
     "_PURGE_INFLIGHT": "the producer was stopped before the message for topic {topic!r} was acknowledged",
     "_QUEUE_FULL": "too many messages wait for Kafka at {servers}",

@@ -22,7 +22,7 @@ def contract(promise: str) -> tuple[str, ...]:
 MUTANTS = (
     # Inserts
     Mutant(
-        "an insert before the line wakes nobody",
+        "an insert before the line wakes no owner",
         ANYBODY,
         "row.key < lines[shard]]",
         "False]",
@@ -50,7 +50,7 @@ MUTANTS = (
         ORDERS,
     ),
     Mutant(
-        "a user's own transaction wakes nobody",
+        "a user's own transaction wakes no owner",
         ANYBODY,
         "tx.insert_requests([wake(shard, [row.key for row in rows]) for shard, rows in fresh.items() if rows])",
         "pass",
@@ -64,7 +64,7 @@ MUTANTS = (
         contract("idempot or repeat or key"),
     ),
     Mutant(
-        "a repeated key with another content is no conflict",
+        "a repeated key with another content is not a conflict",
         ANYBODY,
         "if strict and first.digest != row.spec.digest:",
         "if False:",
@@ -166,7 +166,7 @@ MUTANTS = (
         survives="the row was read under the lock of its shard, so that nothing that keeps the protocol changes it",
     ),
     Mutant(
-        "a direct reschedule to before the line wakes nobody",
+        "a direct reschedule to before the line wakes no owner",
         ANYBODY,
         "    if update.status is Status.PENDING and update.due_ms < shard.line_ms:\n",
         "    if False:\n",

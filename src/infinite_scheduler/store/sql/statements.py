@@ -1,7 +1,8 @@
 """What the line protocol needs from a database: statements inside one transaction, and sessions that run transactions.
 
-Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements.
-So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
+Everything that the protocol promises is decided above this interface (protocol/anybody.py, protocol/owner.py); below it
+are only statements. So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED
+database of the tests.
 """
 
 from abc import ABC, abstractmethod

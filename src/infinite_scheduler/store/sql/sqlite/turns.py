@@ -1,9 +1,9 @@
-"""Turns between processes that write to one SQLite file: nobody is overtaken, and no two do it at the same time.
+"""Turns between processes that write to one SQLite file: one that waits is not overtaken, and one writes at a time.
 
 SQLite sees to the second by itself, with record locks on the `-shm` file. A process loses those when it closes any
 other handle of that file, such as a handler does that copies the folder: amid a transaction, another process could then
 write to the same place of the log. The locks here are of another kind, which is not lost, and on files of their own.
-They are held beside SQLite's, never instead: whoever has waited in vain goes on, and SQLite's lock decides.
+They are held beside SQLite's, never instead: a process whose wait times out goes on, and SQLite's lock decides.
 """
 
 import fcntl
