@@ -174,7 +174,7 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
     events.DeadLettersRefused: LogLine(
         "ingest.kafka",
         logging.WARNING,
-        "Dead letters cannot be sent to their topic; they stay in the store.",
+        "Dead letters cannot be sent to their topic; they stay in the store. List them with dlq list --state refused.",
     ),
     events.DeadLettersWait: LogLine(
         "ingest.kafka",
@@ -189,7 +189,7 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
     events.CheckHangs: LogLine(
         "ingest.kafka",
         logging.ERROR,
-        "The check of an app does not return; the messages of this topic wait for it.",
+        "The check of an app does not return; the messages of this topic wait for it. Give the check a time-out.",
     ),
     events.TopicAway: LogLine(
         "ingest.kafka",
@@ -229,7 +229,9 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
         "The topic was deleted and created again with the same name; it is read from its beginning.",
     ),
     events.TaskFailed: LogLine(
-        "engine", logging.ERROR, "A part of the scheduler met an unexpected error; it continues."
+        "engine",
+        logging.ERROR,
+        "A part of the scheduler met an unexpected error; it continues. If no handler of yours raised it, report it.",
     ),
 }
 """The line of every kind of event."""
