@@ -73,7 +73,7 @@ class Transactions:
             self.failed()
             raise
         finally:
-            self._turns.writing.__exit__(None, None, None)
+            self._turns.writing.give_back()
         self.committed(self._connection.total_changes - before)
         return result
 
@@ -140,7 +140,7 @@ class Transactions:
 
     def _begin_write(self) -> None:
         with self._turns.waiting:
-            self._turns.writing.__enter__()  # until the transaction has ended
+            self._turns.writing.take()  # until the transaction has ended
             self._insist(lambda: self._connection.execute("BEGIN IMMEDIATE"))
 
     def _commit(self) -> None:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import random
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
@@ -22,8 +22,25 @@ WRITING_S: Final = 1.0
 """How long a process waits for another one to end its transaction, before it tries with SQLite's lock alone."""
 
 
-class FileTurn:
-    """A lock on a file, held for a moment. Entering it tells whether it was free in time."""
+class Turn:
+    """The turn of a process that shares nothing: it has it whenever it wants."""
+
+    def take(self) -> bool:
+        """Wait for it; if it is held already, nothing happens. False: it was not free in time."""
+        return True
+
+    def give_back(self) -> None:
+        """Let others have it; if it is not held, nothing happens."""
+
+    def __enter__(self) -> bool:
+        return self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class FileTurn(Turn):
+    """The turn of a process that shares a file with others: a lock on it, held for a moment."""
 
     def __init__(self, path: Path, wait_s: float) -> None:
         self._path = path
@@ -31,8 +48,7 @@ class FileTurn:
         self._handle: int | None = None
         _all.add(self)
 
-    def __enter__(self) -> bool:
-        """Wait for it; if it is held already, nothing happens."""
+    def take(self) -> bool:
         if self._handle is not None:
             return True
         # Opened again each time: a handle that is kept would be shared with children, and with it the lock.
@@ -45,7 +61,7 @@ class FileTurn:
                 pause()
         return True
 
-    def __exit__(self, *_: object) -> None:
+    def give_back(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
@@ -54,14 +70,14 @@ class FileTurn:
 class Turns(NamedTuple):
     """The turns of one connection that writes."""
 
-    waiting: AbstractContextManager[bool] = nullcontext(True)
+    waiting: Turn = Turn()
     """Held only while the process waits for the write lock. SQLite gives that to whichever process asks at the right
     moment: one that writes all the time asks again at once, and others would find it free only by luck."""
 
-    writing: AbstractContextManager[bool] = nullcontext(True)
+    writing: Turn = Turn()
     """Held for a transaction."""
 
-    checkpointing: AbstractContextManager[bool] = nullcontext(True)
+    checkpointing: Turn = Turn()
     """Held while pages are moved from the log into the database."""
 
     @classmethod
@@ -81,7 +97,7 @@ def _let_go() -> None:
     """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
     for turn in list(_all):
         with suppress(OSError):
-            turn.__exit__()
+            turn.give_back()
 
 
 os.register_at_fork(after_in_child=_let_go)
