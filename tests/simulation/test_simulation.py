@@ -15,7 +15,7 @@ from tests.simulation.scenario import PROFILES, run
 
 CHUNKS = 10
 SEEDS = int(os.environ.get("INFINITE_SCHEDULER_SEEDS", 12 * len(PROFILES)))
-"""Of each kind of trouble as many seeds as it takes to miss most rules; `test_rules` and interleavings show the rest."""
+"""Of each kind of trouble the seeds that miss most rules; `test_rules` and interleavings show the rest."""
 if os.environ.get("INFINITE_SCHEDULER_SOAK"):
     SEEDS = 20_000
 
