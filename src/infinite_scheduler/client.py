@@ -38,7 +38,7 @@ DueTime = datetime | str | int
 """An aware datetime, a naive one in the zone of the settings, text such as "2026-01-31T12:00:00Z", or epoch ms."""
 
 
-PATIENCE_MS: Final = 15_000
+CHANGE_TIMEOUT_MS: Final = 15_000
 """How long the owner of a job is asked to decide on a change."""
 
 
@@ -255,7 +255,7 @@ class Client:
         self._opened()
         self.abilities.require(Ability(change))
         decision = await self._store.change(
-            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, timeout_ms=PATIENCE_MS
+            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, timeout_ms=CHANGE_TIMEOUT_MS
         )
         if not decision.granted:
             word = "handed over" if decision.record.status is Status.PENDING else str(decision.record.status)

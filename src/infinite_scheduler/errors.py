@@ -213,8 +213,8 @@ def _reason(given: object) -> str:
         return f"{type(given).__name__}: {text}" if text else type(given).__name__
     if not isinstance(given, str):
         raise TypeError(
-            f"the reason of DestinationAway is {given!r}, which is not text: say what is away, such as "
-            "DestinationAway('the gateway is closed'), or pass the exception that was caught"
+            f"the reason of DestinationAway is {given!r}, which is not text: write "
+            "DestinationAway('the gateway is closed') or DestinationAway(error)"
         )
     return given if given.strip() else NO_REASON
 

@@ -188,7 +188,7 @@ class Intake(NamedTuple):
 
     messages: Sequence[Message]
     rows: Sequence[Row]
-    places: Mapping[int, int]  # by partition: the first offset that the store does not count as read
+    positions: Mapping[int, int]  # by partition: the first offset that the store does not count as read
 
 
 class Taken(NamedTuple):
@@ -198,7 +198,7 @@ class Taken(NamedTuple):
     doubled: Sequence[Row]  # jobs beyond as many as there are messages for
     altered: Sequence[Row]  # at another moment than the message says
     unasked: Sequence[Row]  # no message has its number
-    astray: Sequence[int]  # partitions whose place is not right behind their last message
+    misplaced: Sequence[int]  # partitions whose position is not right after their last message
 
     @property
     def faults(self) -> dict[str, Sequence[object]]:
@@ -224,7 +224,7 @@ def judge_intake(intake: Intake) -> Taken:
         doubled=doubled,
         altered=[row for row in intake.rows if row.number in asked and row.due_ms not in _moments(asked[row.number])],
         unasked=[row for row in intake.rows if row.number not in asked],
-        astray=sorted(each for each, end in ends.items() if intake.places.get(each) != end),
+        misplaced=sorted(each for each, end in ends.items() if intake.positions.get(each) != end),
     )
 
 

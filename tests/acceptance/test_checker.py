@@ -190,7 +190,7 @@ def test_a_log_that_does_not_exist_is_empty_and_a_torn_line_is_an_error(tmp_path
         read_log(tmp_path / "torn")
 
 
-ALL_TAKEN = Taken(missing=[], doubled=[], altered=[], unasked=[], astray=[])
+ALL_TAKEN = Taken(missing=[], doubled=[], altered=[], unasked=[], misplaced=[])
 FIRST, SECOND, THIRD = Message(1, 5000, 0, 0), Message(2, 6000, 0, 1), Message(3, 7000, 4, 0)
 MESSAGES = [FIRST, SECOND, THIRD]
 ROWS = [Row(3, 7000), Row(1, 5000), Row(2, 6000)]
@@ -214,10 +214,10 @@ def test_a_second_job_of_one_message_is_reported() -> None:
 
 def test_a_message_that_is_there_twice_makes_two_jobs_and_no_more() -> None:
     twin = Message(1, 5000, 4, 1)
-    messages, places, again = [*MESSAGES, twin], {0: 2, 4: 2}, Row(1, 5000)
-    assert judge_intake(Intake(messages, [*ROWS, again], places)) == ALL_TAKEN
-    assert judge_intake(Intake(messages, ROWS, places)).faults == {"missing": [twin]}
-    assert judge_intake(Intake(messages, [*ROWS, again, again], places)).faults == {"doubled": [again]}
+    messages, positions, again = [*MESSAGES, twin], {0: 2, 4: 2}, Row(1, 5000)
+    assert judge_intake(Intake(messages, [*ROWS, again], positions)) == ALL_TAKEN
+    assert judge_intake(Intake(messages, ROWS, positions)).faults == {"missing": [twin]}
+    assert judge_intake(Intake(messages, [*ROWS, again, again], positions)).faults == {"doubled": [again]}
 
 
 def test_a_job_at_another_moment_than_asked_for_is_altered() -> None:
@@ -230,6 +230,6 @@ def test_a_job_that_no_message_asks_for_is_reported() -> None:
     assert judge_intake(Intake(MESSAGES, [*ROWS, stranger], PLACES)).faults == {"unasked": [stranger]}
 
 
-@pytest.mark.parametrize("places", [{0: 1, 4: 1}, {0: 3, 4: 1}, {4: 1}])
-def test_a_place_that_is_not_behind_the_last_message_is_astray(places: dict[int, int]) -> None:
-    assert judge_intake(Intake(MESSAGES, ROWS, places)).faults == {"astray": [0]}
+@pytest.mark.parametrize("positions", [{0: 1, 4: 1}, {0: 3, 4: 1}, {4: 1}])
+def test_a_position_that_is_not_right_after_the_last_message_is_misplaced(positions: dict[int, int]) -> None:
+    assert judge_intake(Intake(MESSAGES, ROWS, positions)).faults == {"misplaced": [0]}

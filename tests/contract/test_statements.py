@@ -544,6 +544,21 @@ class StatementsContract:
         assert await session.read(lambda tx: tx.scan_rows(scan_of())) == ([], None)
         assert await scan_all_entries(session, scan_of()) == []
 
+    async def test_an_app_without_rows_and_entries_in_a_range_is_found(self, session: Session) -> None:
+        (key,) = await add(session, [new_row(NOW + 5)])
+        await add(session, [new_row(NOW + 50 * DAY_MS, app=MAIL, later=True)], MAIL)
+        await session.write(lambda tx: tx.insert_entries(SMS, [(position(key, NOW + 9), key)]))
+
+        async def without_jobs(start_ms: int, end_ms: int) -> set[str]:
+            scans = [scan_of(start_ms, end_ms, app=app) for app in (SMS, MAIL)]
+            return set(await session.read(lambda tx: tx.apps_without_jobs(scans)))
+
+        assert await without_jobs(NOW, NOW + 5) == {SMS, MAIL}
+        assert await without_jobs(NOW + 5, NOW + 6) == {MAIL}
+        assert await without_jobs(NOW + 9, NOW + 10) == {MAIL}
+        assert await without_jobs(NOW + 50 * DAY_MS, NOW + 51 * DAY_MS) == {SMS}
+        assert await without_jobs(NOW, NOW + 51 * DAY_MS) == set()
+
     async def test_every_pending_row_is_met_exactly_once(self, session: Session) -> None:
         rng = random.Random(7)
         rows = [
@@ -639,7 +654,7 @@ class StatementsContract:
         assert await find(from_ms=NOW - 1, to_ms=NOW + 1) == keys[2:4]
         assert await find(from_ms=NOW, status=Status.DONE) == []
 
-    # requests and verdicts
+    # requests and decisions
 
     async def test_requests_are_read_by_the_shards_they_are_for(self, session: Session) -> None:
         keys = tuple(new_row(NOW + n).key for n in range(3))
@@ -682,7 +697,7 @@ class StatementsContract:
         assert set(await session.write(lambda tx: tx.delete_requests([*ids, b"x" * 16]))) == {ids[2]}
         assert not await session.write(lambda tx: tx.delete_requests(ids))
 
-    async def test_a_verdict_is_read_as_it_was_written(self, session: Session) -> None:
+    async def test_a_decision_is_read_as_it_was_written(self, session: Session) -> None:
         await session.write(lambda tx: tx.write_decisions({b"a" * 16: True, b"b" * 16: False}, NOW))
         wanted = [b"a" * 16, b"b" * 16, b"c" * 16]
         decisions = await session.read(lambda tx: tx.read_decisions(wanted))

@@ -58,7 +58,7 @@ class Known(msgspec.Struct):
 
 
 class Memory(msgspec.Struct):
-    """What the owner of a shard knows: its reign, the line, the jobs it holds, and from where on it has not read."""
+    """What the owner of a shard knows: its epoch, the line, the jobs it holds, and from where on it has not read."""
 
     owner: Owner
     line_ms: int
@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.counts["revived"] += 1
 
     def expect(self, job: Known, change: Change, due_ms: int | None, decision: Decision) -> None:
-        """The verdict is the model's, and the model follows."""
+        """The decision is the model's, and the model follows."""
         if not job.pending:
             assert decision.granted == (change is Change.CANCEL and job.status is Status.CANCELLED)
             return
@@ -201,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.run(self.decision(change_request))
         except Unavailable:
             return
-        raise AssertionError("nobody answered, and yet there was a verdict")
+        raise AssertionError("no owner answered, and yet there was a decision")
 
     async def decision(self, change_request: "asyncio.Task[Decision]") -> Decision:
         return await asyncio.wait_for(change_request, 5)

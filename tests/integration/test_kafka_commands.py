@@ -23,7 +23,7 @@ from tests.waiting import until
 PATIENCE_S = 60
 
 
-class Desk:
+class KafkaCommandRig:
     """A folder with a configuration and a SQLite store, in which commands are run."""
 
     def __init__(self, folder: Path, servers: str, topic: str, *, kafka: str = "", group: str = "") -> None:
@@ -83,15 +83,17 @@ def message(**fields: Any) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, kafka_servers: str, fresh_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def rig(
+    tmp_path: Path, kafka_servers: str, fresh_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KafkaCommandRig]:
     monkeypatch.setattr("infinite_scheduler.kafka.admin._OPTIONAL_S", PATIENCE_S)  # a broker may be slow to tell
     topic = fresh_topic("jobs", partitions=3)
     make_topic(kafka_servers, f"{topic}.dlq")
-    yield Desk(tmp_path, kafka_servers, topic)
+    yield KafkaCommandRig(tmp_path, kafka_servers, topic)
     delete_topics(kafka_servers, f"{topic}.dlq")
 
 
-def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
+def settled(rig: KafkaCommandRig, count: int) -> Callable[[Any], bool]:
     """Are so many messages dealt with, and is Kafka told?"""
 
     def holds(status: Any) -> bool:
@@ -102,117 +104,117 @@ def settled(desk: Desk, count: int) -> Callable[[Any], bool]:
     return holds
 
 
-def test_a_topic_is_ready_while_a_node_reads_it(desk: Desk, kafka_servers: str) -> None:
-    (before,) = desk.lines("ingest", "status")
+def test_a_topic_is_ready_while_a_node_reads_it(rig: KafkaCommandRig, kafka_servers: str) -> None:
+    (before,) = rig.lines("ingest", "status")
     assert not before["ready"]
     assert "no node reads topic" in before["problems"][0]
-    assert desk("ingest", "status").returncode == 1
+    assert rig("ingest", "status").returncode == 1
     for partition in range(3):
-        write(kafka_servers, desk.topic, [message()] * (partition + 1), partition=partition)
-    with desk.node():
-        status = desk.until(settled(desk, 6))
-        assert desk("ingest", "status").returncode == 0
+        write(kafka_servers, rig.topic, [message()] * (partition + 1), partition=partition)
+    with rig.node():
+        status = rig.until(settled(rig, 6))
+        assert rig("ingest", "status").returncode == 0
         assert (status["lag"], status["state"], len(status["members"])) == (0, "stable", 1)
         assert [part["position"] for part in status["partitions"]] == [1, 2, 3]
-    assert desk("ingest", "status").returncode == 1
+    assert rig("ingest", "status").returncode == 1
 
 
-def test_the_status_of_a_topic_tells_that_an_app_is_held_back(desk: Desk, kafka_servers: str) -> None:
-    write(kafka_servers, desk.topic, [message(scheduledTime="2020-01-01T00:00:00Z")], partition=0)
-    with desk.node():
-        status = desk.until(lambda status: status["ready"] and status["held_back"])
+def test_the_status_of_a_topic_tells_that_an_app_is_held_back(rig: KafkaCommandRig, kafka_servers: str) -> None:
+    write(kafka_servers, rig.topic, [message(scheduledTime="2020-01-01T00:00:00Z")], partition=0)
+    with rig.node():
+        status = rig.until(lambda status: status["ready"] and status["held_back"])
         (held,) = status["held_back"]
         assert (held["app"], "topic 'out' does not exist" in held["reason"]) == ("sms", True)
         assert set(held) == {"app", "node", "since", "reason"}
-        told = desk("ingest", "status")
+        told = rig("ingest", "status")
         assert (told.returncode, told.stdout.count("Held back: sms, by node")) == (1, 1)
-        assert desk("apps", "list").returncode == 1
-    (status,) = desk.lines("ingest", "status")
+        assert rig("apps", "list").returncode == 1
+    (status,) = rig.lines("ingest", "status")
     assert not status["held_back"], "no node, no outage"
-    assert desk("apps", "list").returncode == 0
+    assert rig("apps", "list").returncode == 0
 
 
 def test_a_group_that_reads_other_topics_makes_no_topic_ready(
-    desk: Desk, kafka_servers: str, fresh_topic: MakeTopic
+    rig: KafkaCommandRig, kafka_servers: str, fresh_topic: MakeTopic
 ) -> None:
     other = fresh_topic("other", partitions=2)
-    write(kafka_servers, desk.topic, [message()])
-    with desk.node():
-        assert desk.until(lambda status: status["ready"])["lag"] is not None
-        (status,) = desk.lines("ingest", "status", "--topic", other, "--group", desk.group)
+    write(kafka_servers, rig.topic, [message()])
+    with rig.node():
+        assert rig.until(lambda status: status["ready"])["lag"] is not None
+        (status,) = rig.lines("ingest", "status", "--topic", other, "--group", rig.group)
         assert (status["ready"], status["state"], status["members"]) == (False, "stable", [])
         assert "its member reads other topics" in status["problems"][0]
-        assert desk("ingest", "status", "--topic", other, "--group", desk.group).returncode == 1
+        assert rig("ingest", "status", "--topic", other, "--group", rig.group).returncode == 1
 
 
-def test_what_a_node_could_not_read_is_replayed_by_the_rules_of_today(desk: Desk, kafka_servers: str) -> None:
+def test_what_a_node_could_not_read_is_replayed_by_the_rules_of_today(rig: KafkaCommandRig, kafka_servers: str) -> None:
     values = [message(jobData={"phone": "1"}), "not JSON", message(scheduledTime="soon")]
-    write(kafka_servers, desk.topic, values, key=b"k", partition=1)
-    with desk.node():
-        desk.until(lambda status: status["dead_letters"].get("sent") == 3)
-    assert len(read(kafka_servers, f"{desk.topic}.dlq")) == 3
-    letters = desk.lines("dlq", "list", "--oldest")
+    write(kafka_servers, rig.topic, values, key=b"k", partition=1)
+    with rig.node():
+        rig.until(lambda status: status["dead_letters"].get("sent") == 3)
+    assert len(read(kafka_servers, f"{rig.topic}.dlq")) == 3
+    letters = rig.lines("dlq", "list", "--oldest")
     assert [letter["offset"] for letter in letters] == [0, 1, 2]
-    assert desk("dlq", "replay", letters[0]["id"]).returncode == 2
-    file = desk.folder / "scheduler.toml"
+    assert rig("dlq", "replay", letters[0]["id"]).returncode == 2
+    file = rig.folder / "scheduler.toml"
     file.write_text(file.read_text().replace("phoneNumber", "phone"))  # the rules of today
-    answers = desk.lines("dlq", "replay", "--all", "--yes")
+    answers = rig.lines("dlq", "replay", "--all", "--yes")
     assert [answer["job"] is None for answer in answers] == [False, True, True]
     file.write_text(file.read_text().replace('required = ["phone"]', ""))
-    (answer,) = desk.lines("dlq", "replay", letters[2]["id"], "--at", "2035-01-01T00:00:00Z")
+    (answer,) = rig.lines("dlq", "replay", letters[2]["id"], "--at", "2035-01-01T00:00:00Z")
     assert answer["due_ms"] == 2_051_222_400_000
-    assert len(desk.lines("jobs", "list")) == 2
-    assert desk.until(lambda status: status["dead_letters"])["dead_letters"] == {"replayed": 2, "sent": 1}
+    assert len(rig.lines("jobs", "list")) == 2
+    assert rig.until(lambda status: status["dead_letters"])["dead_letters"] == {"replayed": 2, "sent": 1}
 
 
-def test_a_topic_is_read_again_from_where_it_was_set(desk: Desk, kafka_servers: str) -> None:
-    write(kafka_servers, desk.topic, [message()] * 4, partition=0)
-    with desk.node():
-        desk.until(settled(desk, 4))
-    assert len(desk.lines("jobs", "list")) == 4
-    (moved,) = desk.lines("ingest", "offsets", "--reset", f"{desk.topic}:0=1", "--yes")
+def test_a_topic_is_read_again_from_where_it_was_set(rig: KafkaCommandRig, kafka_servers: str) -> None:
+    write(kafka_servers, rig.topic, [message()] * 4, partition=0)
+    with rig.node():
+        rig.until(settled(rig, 4))
+    assert len(rig.lines("jobs", "list")) == 4
+    (moved,) = rig.lines("ingest", "offsets", "--reset", f"{rig.topic}:0=1", "--yes")
     assert (moved["from"], moved["to"], moved["end"]) == (4, 1, 4)
-    with desk.node():
-        desk.until(settled(desk, 4))
-    assert len(desk.lines("jobs", "list")) == 7
+    with rig.node():
+        rig.until(settled(rig, 4))
+    assert len(rig.lines("jobs", "list")) == 7
 
 
-def test_a_moment_leads_to_the_first_message_after_it(desk: Desk, kafka_servers: str) -> None:
-    write(kafka_servers, desk.topic, [message()] * 2, partition=0)
-    first = read(kafka_servers, desk.topic, 2)[-1].timestamp_ms
+def test_a_moment_leads_to_the_first_message_after_it(rig: KafkaCommandRig, kafka_servers: str) -> None:
+    write(kafka_servers, rig.topic, [message()] * 2, partition=0)
+    first = read(kafka_servers, rig.topic, 2)[-1].timestamp_ms
     while time.time_ns() // 1_000_000 <= first + 5:
         time.sleep(0.005)
-    write(kafka_servers, desk.topic, [message()] * 3, partition=0)
-    second = read(kafka_servers, desk.topic, 5)[2].timestamp_ms
+    write(kafka_servers, rig.topic, [message()] * 3, partition=0)
+    second = read(kafka_servers, rig.topic, 5)[2].timestamp_ms
     assert first < second
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second // 1000)) + f".{second % 1000:03}Z"
-    moved = desk.lines("ingest", "offsets", "--reset", f"{desk.topic}={at}", "--yes")
+    moved = rig.lines("ingest", "offsets", "--reset", f"{rig.topic}={at}", "--yes")
     assert [line["to"] for line in moved] == [2, 0, 0]
 
 
-def test_a_topic_that_was_made_anew_is_noted(desk: Desk, kafka_servers: str) -> None:
-    write(kafka_servers, desk.topic, [message()] * 2, partition=0)
-    assert desk("ingest", "offsets", "--reset", f"{desk.topic}=latest", "--yes").returncode == 0
-    delete_topics(kafka_servers, desk.topic)
-    make_topic(kafka_servers, desk.topic, 3)
-    (status,) = desk.lines("ingest", "status")
+def test_a_topic_that_was_made_anew_is_noted(rig: KafkaCommandRig, kafka_servers: str) -> None:
+    write(kafka_servers, rig.topic, [message()] * 2, partition=0)
+    assert rig("ingest", "offsets", "--reset", f"{rig.topic}=latest", "--yes").returncode == 0
+    delete_topics(kafka_servers, rig.topic)
+    make_topic(kafka_servers, rig.topic, 3)
+    (status,) = rig.lines("ingest", "status")
     assert "was created again since it was last read" in status["notes"][0]
 
 
-def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
+def test_topics_are_made_once(rig: KafkaCommandRig, kafka_servers: str) -> None:
     name = f"made-{secrets.token_hex(4)}"
     create = ("topics", "create", "--topic", name)
     try:
-        (made,) = desk.lines(*create, "--partitions", "5", "--retention", "2h")
+        (made,) = rig.lines(*create, "--partitions", "5", "--retention", "2h")
         assert (made["made"], made["partitions"], made["retention_ms"], made["replication"]) == (True, 5, 7_200_000, 1)
-        (there,) = desk.lines(*create, "--partitions", "6")
+        (there,) = rig.lines(*create, "--partitions", "6")
         assert (there["made"], there["partitions"]) == (False, 5)
         assert there["differs"] == ["partitions is 5 and not 6"]
-        shown = desk(*create, "--partitions", "6")
+        shown = rig(*create, "--partitions", "6")
         assert shown.returncode == 0
         assert "existed" in shown.stdout
         assert "partitions is 5 and not 6" in shown.stdout
-        refused = desk("topics", "create", "--topic", f"{name}-2", "--replication", "2")
+        refused = rig("topics", "create", "--topic", f"{name}-2", "--replication", "2")
         assert refused.returncode == 2
         assert "2 replicas need as many brokers, but there is 1 broker" in refused.stderr
     finally:
@@ -222,16 +224,16 @@ def test_topics_are_made_once(desk: Desk, kafka_servers: str) -> None:
 def test_the_documented_topics_are_made_by_a_user_who_may(guarded_kafka: GuardedKafka, tmp_path: Path) -> None:
     login = 'security_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "PLAIN"\nsasl_username = "{}"'
     password = {"INFINITE_SCHEDULER_KAFKA__SASL_PASSWORD": guarded_kafka.password}
-    desk = Desk(tmp_path, guarded_kafka.url, "SMS_Retry", kafka=login.format("guest"))
-    guest = desk("topics", "create", "--preset", "sms-retry", env=password)
+    rig = KafkaCommandRig(tmp_path, guarded_kafka.url, "SMS_Retry", kafka=login.format("guest"))
+    guest = rig("topics", "create", "--preset", "sms-retry", env=password)
     assert guest.returncode == 5
     assert "not allowed" in guest.stderr
-    wrong = desk("topics", "create", "--preset", "sms-retry", env=dict.fromkeys(password, "wrong"))
+    wrong = rig("topics", "create", "--preset", "sms-retry", env=dict.fromkeys(password, "wrong"))
     assert wrong.returncode == 5
     assert "refuses the login: check the sasl.* properties" in wrong.stderr
 
     (tmp_path / "admin").mkdir()
-    admin = Desk(tmp_path / "admin", guarded_kafka.url, "SMS_Retry", kafka=login.format("admin"))
+    admin = KafkaCommandRig(tmp_path / "admin", guarded_kafka.url, "SMS_Retry", kafka=login.format("admin"))
     for name in ("sms-retry", "ingest"):
         made = admin("topics", "create", "--preset", name, env=password)
         assert made.returncode == 0, made.stderr
@@ -243,7 +245,7 @@ def test_the_documented_topics_are_made_by_a_user_who_may(guarded_kafka: Guarded
         "scheduler.jobs.ingest": 12,
         "scheduler.jobs.dlq": 3,
     }
-    status = desk("ingest", "status", env=password)
+    status = rig("ingest", "status", env=password)
     assert status.returncode == 1
     assert "Not ready: " in status.stdout
     for text in (guest.stderr, wrong.stderr, status.stdout):

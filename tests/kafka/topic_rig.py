@@ -176,7 +176,7 @@ class TopicRig:
             return [row for (table,) in tables for row in connection.execute(f"SELECT {what} FROM {table}")]
 
     async def letters(self, **query: Any) -> Sequence[DeadLetter]:
-        found = await self.store.inbox().letters(LetterQuery(oldest_first=True, limit=1000, **query))
+        found = await self.store.inbox().letters(LetterQuery(oldest_first=True, limit=1000, room=8 << 20, **query))
         return found.letters
 
     async def positions(self) -> dict[int, int]:

@@ -41,7 +41,7 @@ class InlineLink(Session):
         self._link.close()
 
 
-class InlineWorker(DatabaseThread):
+class InlineThread(DatabaseThread):
     """Does everything at once."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class InlineServer(ServerDatabase):
         super().__init__(server_driver(url), **options)
 
     async def open(self) -> None:
-        self._worker = InlineWorker()
+        self._thread = InlineThread()
         self.found = self._tables.migrate()
 
     def session(self, name: str) -> Session:

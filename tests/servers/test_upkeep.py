@@ -28,7 +28,7 @@ from infinite_scheduler.store.sql.server.session import Link
 from infinite_scheduler.store.sql.server.table_maker import CHANGING, TableMaker
 from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp
-from infinite_scheduler.store.sql.upkeep import VERDICT_MS
+from infinite_scheduler.store.sql.upkeep import DECISION_MS
 from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of
 from tests.integration.sqlite import test_sqlite_upkeep
 from tests.integration.sqlite.sqlite_file import WEEK_MS
@@ -389,7 +389,7 @@ async def test_two_rounds_at_once_do_no_harm(database: ServerDatabase, other: Se
     claimed = [new_row(idempotency_key=f"k{n}") for n in range(2500)]
     await session.write(lambda tx: tx.claim_keys(SMS, claimed))
     await session.write(
-        lambda tx: tx.write_decisions({n.to_bytes(16, "big"): True for n in range(2500)}, NOW - VERDICT_MS)
+        lambda tx: tx.write_decisions({n.to_bytes(16, "big"): True for n in range(2500)}, NOW - DECISION_MS)
     )
     await set_low(session, NOW)
     rounds = await asyncio.gather(*(maintained(each, NOW + DAY_MS + 1) for each in (database, other)))

@@ -346,7 +346,7 @@ def a_cancel_that_was_taken_back_is_not_decided(stage: Stage) -> None:
 
 
 @needs("decided_request_is_not_withdrawn")
-def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_verdict(stage: Stage) -> None:
+def a_caller_who_gives_up_while_its_cancel_is_decided_hears_the_decision(stage: Stage) -> None:
     key = waiting(stage, NOW + 5000)
     asked = change_request(key)
     stage.do(asks(asked))

@@ -193,7 +193,7 @@ def as_soon_as(this: Act[object], then: Callable[[], T], *, beside: Act[object])
 
 
 def cancelled(stage: Stage, key: bytes) -> bool:
-    """Ask until it is decided or the owner must decide, as petitions do; says whether it was granted."""
+    """Ask until it is decided or the owner must decide, as change requests do; says whether it was granted."""
     asked = change_request(key)
     state = stage.do(asks(asked))
     if state is RequestState.RELEASED:

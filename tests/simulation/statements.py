@@ -130,7 +130,7 @@ class SimStatements(Statements):
         return found, None
 
     @reads
-    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+    def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
         return {
             scan.app
             for scan in scans

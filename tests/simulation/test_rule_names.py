@@ -1,4 +1,4 @@
-"""A rule has one name: in docs/concepts/line-protocol.md, in the models, in rules.py, and where the code keeps it."""
+"""A rule has one name: on its page, docs/concepts/line-protocol.md, in decisions, models, rules.py and the code."""
 
 import re
 from collections.abc import Iterable
@@ -77,3 +77,12 @@ def test_the_code_names_every_rule_where_it_keeps_it() -> None:
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     cited = {name for text in sources for names in CITED.findall(text) for name in re.split(r",\s+", names)}
     assert cited == LISTED
+
+
+def test_a_decision_cites_a_rule_by_its_name() -> None:
+    """Among how a decision is tested, a name of several words is a test or a rule."""
+    pages = (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    named = {name for page in pages for name in names_in(page.split("\n## How it is tested\n")[1])}
+    rules = {name for name in named if "_" in name and not name.startswith("test_")}
+    assert rules
+    assert rules <= LISTED

@@ -41,7 +41,7 @@ ALARMS = (events.Swept, events.Early, events.TaskFailed)
 """What a node must never tell, unless a test provokes it."""
 
 
-class Wire(Database):
+class FaultyDatabase(Database):
     """One node's connection to the database that all nodes of a test share; it can be cut."""
 
     kind = "a rig"
@@ -66,7 +66,7 @@ class Wire(Database):
         """The rig closes it."""
 
     def session(self, name: str) -> Session:
-        return WireSession(self, self._inner.session(name), waits=name.startswith("lane"))
+        return FaultySession(self, self._inner.session(name), waits=name.startswith("lane"))
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         self.check()
@@ -86,8 +86,8 @@ class Wire(Database):
             raise StoreUnavailable("the wire is cut")
 
 
-class WireSession(Session):
-    def __init__(self, wire: Wire, inner: Session, *, waits: bool) -> None:
+class FaultySession(Session):
+    def __init__(self, wire: FaultyDatabase, inner: Session, *, waits: bool) -> None:
         self._wire = wire
         self._inner = inner
         self._waits = waits
@@ -192,7 +192,7 @@ class EngineNode:
     def __init__(self, rig: "EngineRig", name: str, settings: EngineSettings) -> None:
         self.name = name
         self.nonce = f"{name}-{len(rig.nodes):04}"
-        self.wire = Wire(rig.database, rig.dead, rig.presumed_dead)
+        self.wire = FaultyDatabase(rig.database, rig.dead, rig.presumed_dead)
         self.store = SqlStore(self.wire, rig.clock)
         self.told: list[events.Event] = []
         self.plans: list[AppPlan] = []
@@ -302,7 +302,7 @@ class EngineRig:
         self.alarms_expected: tuple[type[events.Event], ...] = ()
         self.shards = shards
         self.settings = EngineSettings(**settings)
-        self.client = SqlStore(Wire(self.database, self.dead, self.presumed_dead), self.clock)
+        self.client = SqlStore(FaultyDatabase(self.database, self.dead, self.presumed_dead), self.clock)
 
     def node(self, name: str = "n1", **settings: Any) -> EngineNode:
         node = EngineNode(self, name, msgspec.structs.replace(self.settings, **settings))

@@ -50,7 +50,7 @@ class Ended:
         return self.err.splitlines()[-1].removeprefix("error: ")
 
 
-class Desk:
+class CommandRig:
     """A configuration, a store, and commands that work on them."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], servers: str) -> None:
@@ -101,13 +101,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
-    return Desk(tmp_path, capsys, NOBODY)
+def rig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandRig:
+    return CommandRig(tmp_path, capsys, NOBODY)
 
 
 @pytest.fixture
-def desk_with_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str], mock_kafka: str) -> Desk:
-    return Desk(tmp_path, capsys, mock_kafka)
+def rig_with_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str], mock_kafka: str) -> CommandRig:
+    return CommandRig(tmp_path, capsys, mock_kafka)
 
 
 def letter(value: bytes | None, offset: int = 0, **fields: Any) -> DeadLetter:
@@ -131,15 +131,15 @@ def request(app: str = "sms", at: str = NINE, **data: Any) -> bytes:
 # Dead letters: look
 
 
-def test_dead_letters_are_listed_newest_first_with_filters(desk: Desk) -> None:
-    one, two, three = desk.keep(
+def test_dead_letters_are_listed_newest_first_with_filters(rig: CommandRig) -> None:
+    one, two, three = rig.keep(
         letter(b"1", 1),
         letter(b"22", 2, source=Source("readers", "other", 0)),
         letter(b"333", 3, state=LetterState.UNSENT, dlq_topic="dead"),
     )
 
     def ids(*filters: str) -> list[str]:
-        return [line["id"] for line in desk("dlq", "list", "--json", *filters).lines]
+        return [line["id"] for line in rig("dlq", "list", "--json", *filters).lines]
 
     assert ids() == [three, two, one]
     assert ids("--oldest") == [one, two, three]
@@ -149,7 +149,7 @@ def test_dead_letters_are_listed_newest_first_with_filters(desk: Desk) -> None:
     assert ids("--before", "1970-01-01T00:16:40.002Z") == [one]
     assert ids("--limit", "2") == [three, two]
     assert ids("--limit", "2", "--cursor", two) == [one]
-    assert desk("dlq", "list", "--json").lines[0] == {
+    assert rig("dlq", "list", "--json").lines[0] == {
         "id": three,
         "state": "unsent",
         "topic": "jobs",
@@ -165,44 +165,46 @@ def test_dead_letters_are_listed_newest_first_with_filters(desk: Desk) -> None:
     }
 
 
-def test_a_list_says_that_there_is_more_unless_all_are_asked_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_says_that_there_is_more_unless_all_are_asked_for(
+    rig: CommandRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dlq, "PAGE", 2)
-    ids = desk.keep(*(letter(b"", number) for number in range(5)))
-    few = desk("dlq", "list", "--limit", "3")
+    ids = rig.keep(*(letter(b"", number) for number in range(5)))
+    few = rig("dlq", "list", "--limit", "3")
     assert ids[2] in few.out
     assert ids[1] not in few.out
     assert f"there are more: --cursor {ids[2]}, or --all" in few.err
-    every = desk("dlq", "list", "--all", "--limit", "3")
+    every = rig("dlq", "list", "--all", "--limit", "3")
     assert all(each in every.out for each in ids)
     assert every.err == ""
-    assert "no dead letters match" in desk("dlq", "list", "--topic", "none").err
+    assert "no dead letters match" in rig("dlq", "list", "--topic", "none").err
 
 
-def test_a_dead_letter_is_shown_with_its_message(desk: Desk) -> None:
-    (text,) = desk.keep(letter(b'{"a":\x1b 1}'))
-    shown = desk("dlq", "show", text)
+def test_a_dead_letter_is_shown_with_its_message(rig: CommandRig) -> None:
+    (text,) = rig.keep(letter(b'{"a":\x1b 1}'))
+    shown = rig("dlq", "show", text)
     assert '{"a":\\x1b 1}' in shown.out
     assert "\x1b" not in shown.out
     assert "header trace" in shown.out
-    (answer,) = desk("dlq", "show", text, "--json").lines
+    (answer,) = rig("dlq", "show", text, "--json").lines
     assert (answer["key"], answer["value"]) == ("k", '{"a":\x1b 1}')
     assert answer["headers"] == [{"name": "trace", "value": "1"}, {"name": "none", "value": None}]
 
 
-def test_bytes_that_are_no_text_are_shown_all_the_same(desk: Desk) -> None:
-    binary, nothing = desk.keep(letter(b"\xff\x00", key=None), letter(None, 1))
-    assert "\\xff" in desk("dlq", "show", binary).out
-    (answer,) = desk("dlq", "show", binary, "--json").lines
+def test_bytes_that_are_no_text_are_shown_all_the_same(rig: CommandRig) -> None:
+    binary, nothing = rig.keep(letter(b"\xff\x00", key=None), letter(None, 1))
+    assert "\\xff" in rig("dlq", "show", binary).out
+    (answer,) = rig("dlq", "show", binary, "--json").lines
     assert (answer["key"], answer["value_base64"]) == (None, "/wA=")
-    assert desk("dlq", "show", nothing, "--json").lines[0]["value"] is None
+    assert rig("dlq", "show", nothing, "--json").lines[0]["value"] is None
 
 
-def test_a_letter_says_what_was_cut_off(desk: Desk) -> None:
-    cut, whole = desk.keep(letter(b'{"appName": "sm', 1, cut_bytes=5000), letter(request(at=f"{NINE}Z"), 2))
-    assert "5,000 bytes, which the store could not take" in desk("dlq", "show", cut).out
-    assert "cut off" not in desk("dlq", "show", whole).out
-    assert [line["cut_bytes"] for line in desk("dlq", "list", "--json").lines] == [0, 5000]
-    ended = desk("dlq", "replay", cut)
+def test_a_letter_says_what_was_cut_off(rig: CommandRig) -> None:
+    cut, whole = rig.keep(letter(b'{"appName": "sm', 1, cut_bytes=5000), letter(request(at=f"{NINE}Z"), 2))
+    assert "5,000 bytes, which the store could not take" in rig("dlq", "show", cut).out
+    assert "cut off" not in rig("dlq", "show", whole).out
+    assert [line["cut_bytes"] for line in rig("dlq", "list", "--json").lines] == [0, 5000]
+    ended = rig("dlq", "replay", cut)
     assert ended.code == 2
     assert "read it at offset 1 of partition 3 of topic 'jobs'" in ended.err
 
@@ -210,159 +212,161 @@ def test_a_letter_says_what_was_cut_off(desk: Desk) -> None:
 # Dead letters: try again
 
 
-def test_a_letter_becomes_a_job_once(desk: Desk) -> None:
-    (good,) = desk.keep(letter(request(phoneNumber="1", exact=9007199254740993)))
-    (answer,) = desk("dlq", "replay", good, "--json").lines
+def test_a_letter_becomes_a_job_once(rig: CommandRig) -> None:
+    (good,) = rig.keep(letter(request(phoneNumber="1", exact=9007199254740993)))
+    (answer,) = rig("dlq", "replay", good, "--json").lines
     assert (answer["letter"], answer["due_ms"], answer["repeated"]) == (good, 1_896_080_400_000, False)
-    (job,) = desk("jobs", "show", answer["job"], "--json").lines
+    (job,) = rig("jobs", "show", answer["job"], "--json").lines
     assert job["data"] == {"phoneNumber": "1", "exact": 9007199254740993}
-    assert desk.state_of(good) is LetterState.REPLAYED
-    again = desk("dlq", "replay", good, "--json")
+    assert rig.state_of(good) is LetterState.REPLAYED
+    again = rig("dlq", "replay", good, "--json")
     assert again.lines == [{"letter": good, "job": answer["job"], "due_ms": None, "repeated": True}]
-    assert f"is already job {answer['job']}" in desk("dlq", "replay", good).out
-    assert len(desk("jobs", "list", "--json").lines) == 1
-    assert answer["job"] in desk("dlq", "show", good).out
+    assert f"is already job {answer['job']}" in rig("dlq", "replay", good).out
+    assert len(rig("jobs", "list", "--json").lines) == 1
+    assert answer["job"] in rig("dlq", "show", good).out
 
 
-def test_a_letter_can_have_another_moment(desk: Desk) -> None:
-    bad, other = desk.keep(letter(request(at="tomorrow")), letter(request(at="tomorrow"), 1))
-    (answer,) = desk("dlq", "replay", bad, "--at", "2031-01-01T00:00:00Z", "--json").lines
+def test_a_letter_can_have_another_moment(rig: CommandRig) -> None:
+    bad, other = rig.keep(letter(request(at="tomorrow")), letter(request(at="tomorrow"), 1))
+    (answer,) = rig("dlq", "replay", bad, "--at", "2031-01-01T00:00:00Z", "--json").lines
     assert answer["due_ms"] == 1_924_992_000_000
-    assert "in 1h" in desk("dlq", "replay", other, "--in", "1h").out
+    assert "in 1h" in rig("dlq", "replay", other, "--in", "1h").out
 
 
-def test_a_time_without_a_zone_is_read_in_that_of_its_topic_also_where_it_is_disabled(desk: Desk) -> None:
-    known, twin, stranger, other = desk.keep(
+def test_a_time_without_a_zone_is_read_in_that_of_its_topic_also_where_it_is_disabled(rig: CommandRig) -> None:
+    known, twin, stranger, other = rig.keep(
         letter(request(), 1),
         letter(request(), 2, source=Source("others", "jobs", 0)),
         letter(request(), 3, source=Source("readers", "gone", 0)),
         letter(request(), 4, source=Source("readers", "gone", 0)),
     )
-    desk.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false\nzone = "Asia/Dhaka"')
-    (answer,) = desk("dlq", "replay", known, "--json").lines
+    rig.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false\nzone = "Asia/Dhaka"')
+    (answer,) = rig("dlq", "replay", known, "--json").lines
     assert answer["due_ms"] == 1_896_080_400_000 - 6 * 3_600_000
     for unknown in (twin, stranger):
-        ended = desk("dlq", "replay", unknown)
+        ended = rig("dlq", "replay", unknown)
         assert ended.code == 2
         assert "give the zone with --zone NAME, or another time with --at or --in" in ended.err
-    (answer,) = desk("dlq", "replay", stranger, "--zone", "Europe/Berlin", "--json").lines
+    (answer,) = rig("dlq", "replay", stranger, "--zone", "Europe/Berlin", "--json").lines
     assert answer["due_ms"] == 1_896_080_400_000 - 3_600_000
-    assert desk("dlq", "replay", twin, "--in", "1h").code == 0
-    assert "zone is 'Mars'" in desk("dlq", "replay", other, "--zone", "Mars").error
+    assert rig("dlq", "replay", twin, "--in", "1h").code == 0
+    assert "zone is 'Mars'" in rig("dlq", "replay", other, "--zone", "Mars").error
 
 
-def test_what_is_still_bad_says_why_and_stays(desk: Desk) -> None:
-    bad, good = desk.keep(letter(request(other=1)), letter(request(), 1))
-    ended = desk("dlq", "replay", bad, good)
+def test_what_is_still_bad_says_why_and_stays(rig: CommandRig) -> None:
+    bad, good = rig.keep(letter(request(other=1)), letter(request(), 1))
+    ended = rig("dlq", "replay", bad, good)
     assert ended.code == 2
     assert f"{bad} is still bad:" in ended.err
     assert "phoneNumber" in ended.err
     assert "replayed: 1; still bad: 1" in ended.out
-    assert desk.state_of(bad) is LetterState.KEPT
-    (answer,) = desk("dlq", "replay", bad, "--json").lines
+    assert rig.state_of(bad) is LetterState.KEPT
+    (answer,) = rig("dlq", "replay", bad, "--json").lines
     assert answer["job"] is None
     assert "phoneNumber" in answer["error"]
 
 
-def test_an_app_that_the_store_does_not_know_is_still_unknown(desk: Desk) -> None:
-    (bad,) = desk.keep(letter(request("smss")))
-    ended = desk("dlq", "replay", bad)
+def test_an_app_that_the_store_does_not_know_is_still_unknown(rig: CommandRig) -> None:
+    (bad,) = rig.keep(letter(request("smss")))
+    ended = rig("dlq", "replay", bad)
     assert ended.code == 2
     assert "unknown app 'smss'; known apps: sms" in ended.err
 
 
-def test_all_that_match_are_replayed_oldest_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_match_are_replayed_oldest_first(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlq, "PAGE", 2)
-    ids = desk.keep(*(letter(request(), number) for number in range(5)), letter(b"bad", 9))
-    assert desk("dlq", "replay", ids[0]).code == 0
-    ended = desk("dlq", "replay", "--all", "--yes", "--json")
+    ids = rig.keep(*(letter(request(), number) for number in range(5)), letter(b"bad", 9))
+    assert rig("dlq", "replay", ids[0]).code == 0
+    ended = rig("dlq", "replay", "--all", "--yes", "--json")
     assert ended.code == 2
     assert [line["letter"] for line in ended.lines] == ids[1:]
     assert [line["job"] is None for line in ended.lines] == [False] * 4 + [True]
-    assert len(desk("jobs", "list", "--json").lines) == 5
+    assert len(rig("jobs", "list", "--json").lines) == 5
 
 
-def test_all_are_replayed_only_with_a_yes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    (good,) = desk.keep(letter(request()))
-    ended = desk("dlq", "replay", "--all")
-    assert (ended.code, desk.state_of(good)) == (2, LetterState.KEPT)
+def test_all_are_replayed_only_with_a_yes(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (good,) = rig.keep(letter(request()))
+    ended = rig("dlq", "replay", "--all")
+    assert (ended.code, rig.state_of(good)) == (2, LetterState.KEPT)
     assert "add --yes to replay 1 dead letter" in ended.error
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert desk("dlq", "replay", "--all").code == 1
-    assert desk.state_of(good) is LetterState.KEPT
+    assert rig("dlq", "replay", "--all").code == 1
+    assert rig.state_of(good) is LetterState.KEPT
     monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
-    assert desk("dlq", "replay", "--all").code == 0
-    assert desk.state_of(good) is LetterState.REPLAYED
+    assert rig("dlq", "replay", "--all").code == 0
+    assert rig.state_of(good) is LetterState.REPLAYED
 
 
 # How far
 
 
-def test_offsets_are_listed_by_the_store_although_no_broker_answers(desk: Desk) -> None:
-    assert "nothing has been read" in desk("ingest", "offsets").err
-    desk.position(7, 2)
-    ended = desk("ingest", "offsets")
+def test_offsets_are_listed_by_the_store_although_no_broker_answers(rig: CommandRig) -> None:
+    assert "nothing has been read" in rig("ingest", "offsets").err
+    rig.position(7, 2)
+    ended = rig("ingest", "offsets")
     assert ended.code == 0
     assert "is it running there?" in ended.err
-    (line,) = desk("ingest", "offsets", "--json").lines
+    (line,) = rig("ingest", "offsets", "--json").lines
     assert (line["group"], line["topic"], line["partition"], line["position"]) == ("readers", "jobs", 2, 7)
     assert (line["end"], line["lag"]) == (None, None)
 
 
-def test_a_topic_that_cannot_be_read_is_not_ready(desk: Desk) -> None:
-    ended = desk("ingest", "status")
+def test_a_topic_that_cannot_be_read_is_not_ready(rig: CommandRig) -> None:
+    ended = rig("ingest", "status")
     assert ended.code == 1
     assert "not ready" in ended.out
     assert f"Not ready: the connection to Kafka at {NOBODY} failed: is it running there?" in ended.out
-    (line,) = desk("ingest", "status", "--json").lines
+    (line,) = rig("ingest", "status", "--json").lines
     assert (line["ready"], line["topic"], line["group"], line["dead_letters"]) == (False, "jobs", "readers", {})
 
 
-def test_status_and_offsets_have_what_kafka_knows(desk_with_kafka: Desk, mock_kafka: str) -> None:
-    desk = desk_with_kafka
+def test_status_and_offsets_have_what_kafka_knows(rig_with_kafka: CommandRig, mock_kafka: str) -> None:
+    rig = rig_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 1500, partition=1)
-    desk.position(300, 1)
-    ended = desk("ingest", "status")
+    rig.position(300, 1)
+    ended = rig("ingest", "status")
     assert ended.code == 0
     assert "1,200" in ended.out
-    (line,) = desk("ingest", "status", "--json").lines
+    (line,) = rig("ingest", "status", "--json").lines
     assert (line["ready"], line["lag"], line["partitions"][1]["end"]) == (True, 1200, 1500)
-    assert [line["lag"] for line in desk("ingest", "offsets", "--json").lines] == [0, 1200, 0, 0]
+    assert [line["lag"] for line in rig("ingest", "offsets", "--json").lines] == [0, 1200, 0, 0]
 
 
-def test_offsets_are_reset_after_a_yes(desk_with_kafka: Desk, mock_kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = desk_with_kafka
+def test_offsets_are_reset_after_a_yes(
+    rig_with_kafka: CommandRig, mock_kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rig_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 5, partition=1)
-    desk.position(4, 1)
+    rig.position(4, 1)
     reset = ("ingest", "offsets", "--reset", "jobs:1=1")
-    ended = desk(*reset)
-    assert (ended.code, desk.positions()) == (2, [(1, 4)])
+    ended = rig(*reset)
+    assert (ended.code, rig.positions()) == (2, [(1, 4)])
     assert "jobs:1 of group readers: from 4 to 1: 3 messages will be read again" in ended.err
     assert "unless their idempotency key is still remembered" in ended.err
     assert "add --yes" in ended.error
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert (desk(*reset).code, desk.positions()) == (1, [(1, 4)])
+    assert (rig(*reset).code, rig.positions()) == (1, [(1, 4)])
     monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
-    assert (desk(*reset).code, desk.positions()) == (0, [(1, 1)])
-    (line,) = desk("ingest", "offsets", "--reset", "jobs:1=latest", "--yes", "--json").lines
+    assert (rig(*reset).code, rig.positions()) == (0, [(1, 1)])
+    (line,) = rig("ingest", "offsets", "--reset", "jobs:1=latest", "--yes", "--json").lines
     assert (line["from"], line["to"], line["end"]) == (1, 5, 5)
-    ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--reset", "jobs=latest", "--yes")
+    ended = rig("ingest", "offsets", "--reset", "jobs:1=2", "--reset", "jobs=latest", "--yes")
     assert ended.error == "partition 1 of topic 'jobs' is reset twice: leave one of them out"
-    assert desk.positions() == [(1, 5)]
-    plan = desk("ingest", "offsets", "--reset", "jobs:0=0", "--reset", "jobs:1=4").err
+    assert rig.positions() == [(1, 5)]
+    plan = rig("ingest", "offsets", "--reset", "jobs:0=0", "--reset", "jobs:1=4").err
     assert "jobs:0 of group readers: from nowhere to 0: nothing changes" in plan
     assert "jobs:1 of group readers: from 5 to 4: 1 message will be read again" in plan
 
 
 @pytest.mark.parametrize("moves", [3, 1000])
 def test_a_reset_is_planned_again_while_somebody_reads_on(
-    desk_with_kafka: Desk, mock_kafka: str, monkeypatch: pytest.MonkeyPatch, moves: int
+    rig_with_kafka: CommandRig, mock_kafka: str, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
-    desk = desk_with_kafka
+    rig = rig_with_kafka
     write(mock_kafka, "jobs", [b"1"] * 50, partition=1)
-    desk.position(4, 1)
+    rig.position(4, 1)
     reset, left = SqlInbox.reset, [moves]
 
     async def busy(self: SqlInbox, wanted: Sequence[Move]) -> None:
@@ -373,25 +377,25 @@ def test_a_reset_is_planned_again_while_somebody_reads_on(
         await reset(self, wanted)
 
     monkeypatch.setattr(SqlInbox, "reset", busy)
-    ended = desk("ingest", "offsets", "--reset", "jobs:1=2", "--yes", "--json")
+    ended = rig("ingest", "offsets", "--reset", "jobs:1=2", "--yes", "--json")
     monkeypatch.undo()
     if moves == 3:
         (line,) = ended.lines
-        assert (line["from"], line["to"], desk.positions()) == (7, 2, [(1, 2)])
+        assert (line["from"], line["to"], rig.positions()) == (7, 2, [(1, 2)])
     else:
-        assert (ended.code, desk.positions()) == (4, [(1, 14)])
+        assert (ended.code, rig.positions()) == (4, [(1, 14)])
         assert "nothing was changed: stop the nodes of the group, or try again" in ended.err
 
 
-def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None:
-    desk = desk_with_kafka
+def test_the_group_must_be_clear(rig_with_kafka: CommandRig, mock_kafka: str) -> None:
+    rig = rig_with_kafka
     write(mock_kafka, "others", [b"1"] * 5, partition=0)
-    ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
+    ended = rig("ingest", "offsets", "--reset", "others:0=2", "--yes")
     assert (ended.code, ended.error.split("'others', ")[1]) == (2, "no group has read it yet: add --group NAME")
-    assert desk("ingest", "offsets", "--reset", "others:0=2", "--yes", "--group", "one").code == 0
-    assert desk("ingest", "offsets", "--reset", "others:0=3", "--yes").code == 0  # the one that has read it
-    assert desk("ingest", "offsets", "--reset", "others:0=1", "--yes", "--group", "two").code == 0
-    ended = desk("ingest", "offsets", "--reset", "others:0=2", "--yes")
+    assert rig("ingest", "offsets", "--reset", "others:0=2", "--yes", "--group", "one").code == 0
+    assert rig("ingest", "offsets", "--reset", "others:0=3", "--yes").code == 0  # the one that has read it
+    assert rig("ingest", "offsets", "--reset", "others:0=1", "--yes", "--group", "two").code == 0
+    ended = rig("ingest", "offsets", "--reset", "others:0=2", "--yes")
     assert "the groups one, two read it: add --group NAME" in ended.error
 
 
@@ -439,32 +443,32 @@ def test_the_group_must_be_clear(desk_with_kafka: Desk, mock_kafka: str) -> None
         (["dlq", "replay", "--all", "--yes", "--state", "replayed"], 2, "are already jobs"),
     ],
 )
-def test_bad_input_ends_with_a_clear_line(desk: Desk, arguments: list[str], code: int, words: str) -> None:
-    ended = desk(*arguments)
+def test_bad_input_ends_with_a_clear_line(rig: CommandRig, arguments: list[str], code: int, words: str) -> None:
+    ended = rig(*arguments)
     assert words in ended.error
     assert ended.code == code
-    assert json.loads(desk(*arguments, "--json").err.splitlines()[-1])["code"] == code
+    assert json.loads(rig(*arguments, "--json").err.splitlines()[-1])["code"] == code
 
 
 def test_without_a_configured_topic_somebody_must_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    desk = Desk(tmp_path, capsys, NOBODY)
+    rig = CommandRig(tmp_path, capsys, NOBODY)
     (tmp_path / "scheduler.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/jobs.db"\n')
-    ended = desk("ingest", "status")
+    ended = rig("ingest", "status")
     assert (ended.code, "add [[ingest]] with a topic, or choose one with --topic NAME" in ended.error) == (2, True)
-    assert desk("ingest", "status", "--topic", "jobs", "--kafka", NOBODY).code == 1
+    assert rig("ingest", "status", "--topic", "jobs", "--kafka", NOBODY).code == 1
 
 
-def test_a_topic_that_is_disabled_is_told_as_such(desk: Desk) -> None:
-    desk.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false')
-    ended = desk("ingest", "status")
+def test_a_topic_that_is_disabled_is_told_as_such(rig: CommandRig) -> None:
+    rig.configure('group_id = "readers"', 'group_id = "readers"\nenabled = false')
+    ended = rig("ingest", "status")
     assert ended.code == 2
     assert "the configuration disables all its topics: 'jobs'; set enabled = true" in ended.error
-    (line,) = desk("ingest", "status", "--topic", "jobs", "--json").lines
+    (line,) = rig("ingest", "status", "--topic", "jobs", "--json").lines
     assert line["group"] == "readers"
     assert "enabled = false" in line["notes"][0]
 
 
-def test_a_kafka_command_without_a_command_explains_itself(desk: Desk) -> None:
+def test_a_kafka_command_without_a_command_explains_itself(rig: CommandRig) -> None:
     for name, command in (("topics", "create"), ("ingest", "offsets"), ("dlq", "replay")):
         assert run([name]) == 0
-        assert command in desk._capsys.readouterr().out
+        assert command in rig._capsys.readouterr().out

@@ -233,8 +233,8 @@ def test_a_wait_is_a_timedelta_or_a_number_of_seconds(
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        ((None,), TypeError, "the reason of DestinationAway is None, which is not text: say what is away"),
-        ((b"closed",), TypeError, "the reason of DestinationAway is b'closed', which is not text: say what is away"),
+        ((None,), TypeError, "the reason of DestinationAway is None, which is not text: write"),
+        ((b"closed",), TypeError, "the reason of DestinationAway is b'closed', which is not text: write"),
         (("closed", "soon"), TypeError, "retry_after of DestinationAway is 'soon', which is not a length of time"),
         (("closed", "30"), TypeError, "retry_after of DestinationAway is '30', which is not a length of time"),
         (("closed", True), TypeError, "retry_after of DestinationAway is True, which is not a length of time"),

@@ -14,8 +14,8 @@ from infinite_scheduler.testing import ManualClock
 from tests.unit.door_rig import parts_of
 
 
-class Place:
-    """Everything around a lookout, held by hand."""
+class DoorHealthRig:
+    """Everything around the health of a door, set by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -64,67 +64,67 @@ class Place:
 
 
 @pytest.fixture
-def position() -> Place:
-    return Place()
+def rig() -> DoorHealthRig:
+    return DoorHealthRig()
 
 
-async def test_what_is_wrong_is_told_once_and_looked_into_until_it_is_gone(position: Place) -> None:
-    position.problem = "no broker"
+async def test_what_is_wrong_is_told_once_and_looked_into_until_it_is_gone(rig: DoorHealthRig) -> None:
+    rig.problem = "no broker"
     for _ in range(5):
-        await position.look(PROBE_MS)
-    assert [event for event in position.told if isinstance(event, events.TopicAway)] == [
+        await rig.look(PROBE_MS)
+    assert [event for event in rig.told if isinstance(event, events.TopicAway)] == [
         events.TopicAway(topic="jobs", error="no broker")
     ]
-    assert position.calls.count("probe") == 5
-    position.problem = None
-    await position.look(1)
-    assert position.heard(events.TopicBack) == 0
-    await position.look(WELL_MS)
-    assert position.heard(events.TopicBack) == 1
+    assert rig.calls.count("probe") == 5
+    rig.problem = None
+    await rig.look(1)
+    assert rig.heard(events.TopicBack) == 0
+    await rig.look(WELL_MS)
+    assert rig.heard(events.TopicBack) == 1
 
 
-async def test_a_broker_that_stumbles_when_it_starts_is_not_told_again(position: Place) -> None:
+async def test_a_broker_that_stumbles_when_it_starts_is_not_told_again(rig: DoorHealthRig) -> None:
     for problem in ("no broker", None, "no leader", None, "no leader", None):
-        position.problem = problem
-        await position.look(WELL_MS - 1)
-    await position.look(WELL_MS)
-    assert (position.heard(events.TopicAway), position.heard(events.TopicBack)) == (1, 1)
+        rig.problem = problem
+        await rig.look(WELL_MS - 1)
+    await rig.look(WELL_MS)
+    assert (rig.heard(events.TopicAway), rig.heard(events.TopicBack)) == (1, 1)
 
 
-async def test_a_node_that_does_not_join_in_time_is_looked_into(position: Place) -> None:
-    position.joined = False
-    await position.look(PROBE_MS - 1)
-    assert "probe" not in position.calls
-    await position.look(1)
-    assert "probe" in position.calls
+async def test_a_node_that_does_not_join_in_time_is_looked_into(rig: DoorHealthRig) -> None:
+    rig.joined = False
+    await rig.look(PROBE_MS - 1)
+    assert "probe" not in rig.calls
+    await rig.look(1)
+    assert "probe" in rig.calls
 
 
-async def test_partitions_are_told_when_they_change(position: Place) -> None:
+async def test_partitions_are_told_when_they_change(rig: DoorHealthRig) -> None:
     for numbers in ((), (0, 1), (1, 0), (1,)):
-        position.hold(*numbers)
-        await position.look()
-    assert [event.partitions for event in position.told if isinstance(event, events.PartitionsHeld)] == [(0, 1), (1,)]
+        rig.hold(*numbers)
+        await rig.look()
+    assert [event.partitions for event in rig.told if isinstance(event, events.PartitionsHeld)] == [(0, 1), (1,)]
 
 
-async def test_keys_are_counted_every_minute_and_an_error_changes_nothing(position: Place) -> None:
-    position.keys = 5
-    await position.look()
-    assert position.health.live_keys == 5
-    position.keys = StoreUnavailable("away")
-    await position.look(KEYS_MS)
-    assert (position.health.live_keys, position.heard(events.TaskFailed)) == (5, 0)
+async def test_keys_are_counted_every_minute_and_an_error_changes_nothing(rig: DoorHealthRig) -> None:
+    rig.keys = 5
+    await rig.look()
+    assert rig.health.live_keys == 5
+    rig.keys = StoreUnavailable("away")
+    await rig.look(KEYS_MS)
+    assert (rig.health.live_keys, rig.heard(events.TaskFailed)) == (5, 0)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "anew"), [("one", "two", True), ("one", "one", False), (None, "two", False), ("one", None, False)]
 )
 async def test_another_topic_of_the_same_name_is_read_by_a_new_client(
-    position: Place, before: str | None, now: str | None, anew: bool
+    rig: DoorHealthRig, before: str | None, now: str | None, anew: bool
 ) -> None:
-    position.hold(0)
-    for assigned in position.held.values():
+    rig.hold(0)
+    for assigned in rig.held.values():
         assigned.topic_id = before
-    position.topic_id = now
-    await position.look()  # the keys come first
-    await position.look(WATCH_MS)
-    assert ("reopen" in position.calls) is anew
+    rig.topic_id = now
+    await rig.look()  # the keys come first
+    await rig.look(WATCH_MS)
+    assert ("reopen" in rig.calls) is anew

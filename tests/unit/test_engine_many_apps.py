@@ -262,10 +262,10 @@ async def test_of_many_apps_only_those_with_jobs_are_scanned(monkeypatch: pytest
 
 async def test_what_could_not_be_asked_of_many_apps_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = iter([True, True])
-    empty = SqlOwnership.empty
+    apps_without_jobs = SqlOwnership.apps_without_jobs
 
     async def fails(ownership: SqlOwnership, scans: Sequence[Scan]) -> Collection[str]:
-        found = await empty(ownership, scans)
+        found = await apps_without_jobs(ownership, scans)
         if next(failures, False):
             raise StoreUnavailable("the answer was lost")
         return found
@@ -275,7 +275,7 @@ async def test_what_could_not_be_asked_of_many_apps_is_asked_again(monkeypatch: 
         for number in range(MANY):
             await world.add(1000, app=f"app{number}")
         await world.advance(60_000)
-        monkeypatch.setattr(SqlOwnership, "empty", fails)
+        monkeypatch.setattr(SqlOwnership, "apps_without_jobs", fails)
         await many_apps(world)
         await world.until(lambda: len(world.deliveries) == MANY)
         assert max(world.times().values()) == 1

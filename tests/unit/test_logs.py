@@ -171,7 +171,7 @@ class TestLogWriter:
         with caplog.at_level(logging.INFO):
             LogWriter()(event)
         assert [(record.name, record.message) for record in caplog.records] == [
-            ("infinite_scheduler.ingest.config", line)
+            ("infinite_scheduler.ingest.kafka", line)
         ]
 
     @pytest.mark.parametrize("event", EVERY, ids=lambda event: type(event).__name__)

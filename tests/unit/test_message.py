@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
 from infinite_scheduler.handlers.base import Handler, Report
-from infinite_scheduler.ingest.message import ENVELOPE, MessageReader, _text_moment
+from infinite_scheduler.ingest.message import MAX_ENVELOPE_BYTES, MessageReader, _text_moment
 from infinite_scheduler.model import Job, JobSpec, Priority
 
 UTC = ZoneInfo("UTC")
@@ -72,7 +72,7 @@ def envelope(**fields: Any) -> dict[str, Any]:
     return {"appName": "sms", "scheduledTime": AT, "jobData": {"n": 1}, **fields}
 
 
-class TestEnvelope:
+class TestScheduleMessage:
     def test_every_documented_field_is_read(self) -> None:
         spec = read(
             b'{"requestId": "r-1", "appName": "sms", "scheduledTime": "2025-11-03T22:00:00", "priority": "high", '
@@ -290,7 +290,7 @@ class TestRefusals:
     def test_a_message_of_ten_megabytes_is_refused_unread(self) -> None:
         with pytest.raises(InvalidPayload, match=r"the message has 10000000 bytes, but at most \d+ are read"):
             read(b"x" * 10_000_000)
-        assert read(envelope(padding="x" * (ENVELOPE - 200)), max_payload=20).app == "sms"
+        assert read(envelope(padding="x" * (MAX_ENVELOPE_BYTES - 200)), max_payload=20).app == "sms"
 
     @given(st.binary(max_size=60))
     def test_nothing_else_than_a_refusal_comes_of_any_bytes(self, value: bytes) -> None:

@@ -28,6 +28,8 @@ from infinite_scheduler.views.dead_letter import (
 from infinite_scheduler.views.times import ms_of, relative, when
 
 PAGE = 200
+ROOM = 8 << 20
+"""Bytes of messages that a page may have; the next page has the others."""
 LONGEST_ERROR = 200
 SHORTEST_ERROR = 24
 BESIDE_ERROR = 70
@@ -55,6 +57,7 @@ def read_filters(
         group=group,
         state=None if state is None else LetterState(state),
         before_ms=None if before is None else parse_moment(before, now_ms=session.now_ms, zone=zone),
+        room=ROOM,
         cursor=cursor,
         oldest_first=oldest,
     )

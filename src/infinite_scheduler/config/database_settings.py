@@ -12,7 +12,7 @@ LONGEST_WAIT: Final = timedelta(hours=1)
 
 
 class DatabaseSettings(Section):
-    """Which database, how it is reached, and what it is patient with."""
+    """Which database, how it is reached, and which time-outs apply."""
 
     kind: Literal["mariadb", "mysql", "postgresql"] | None = None
     """The kind of database server, if `url` does not name it."""

@@ -14,15 +14,11 @@ class Section(BaseModel):
 
 
 def meaning_of(section: type[BaseModel], attribute: str) -> str:
-    """The docstring below a setting. Read when somebody asks: reading them all would slow each start down."""
+    """The docstring below a setting. Read on demand: reading them all would slow each start down."""
     owner = next(base for base in section.__mro__ if attribute in inspect.get_annotations(base))
     for definition in ast.parse(inspect.getsource(owner)).body:
         for statement, below in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
-            match statement, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))) if (
-                    name == attribute
-                ):
-                    return inspect.cleandoc(text)
-                case _:
-                    pass
+            found = isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
+            if found and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                return inspect.cleandoc(str(below.value.value))
     return ""

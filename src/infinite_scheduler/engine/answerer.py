@@ -13,16 +13,16 @@ from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.store.ownership import Answers, Ownership, Request, named
 
 EMPTY_LOOKS = 20
-"""After this many looks that found nothing, looks are half as frequent: nobody seems to request anything."""
+"""After this many looks that found nothing, looks are half as frequent: requests seem to be rare."""
 
 HELD_UP_LOOKS = 4
-"""Another lane looks if the one whose turn it is has left out so many looks: it may wait for a lock."""
+"""Another lane looks if the one whose turn it is has left out this many looks: it may wait for a lock."""
 
 IDLE_MS = 1000
 
 
 class RequestPoll:
-    """When a node looks for requests that nobody told it of: one look for all of its lanes."""
+    """When a node looks for requests of which it was not told: one look for all of its lanes."""
 
     def __init__(self, clock: Clock, poll_ms: int) -> None:
         self._clock = clock

@@ -364,8 +364,8 @@ class Dispatcher:
     def _ended_by(self, error: BaseException, batch: Sequence[Job]) -> None:
         """Report the remaining jobs with this error; they are retried at once if the node had to stop.
 
-        A call that was cancelled otherwise has failed: nobody can tell whether its own handler has done that, and one
-        that does it each time must come to an end.
+        A call that was cancelled otherwise has failed: it cannot be told whether the handler cancelled itself, and one
+        that does so each time must come to an end.
         """
         for job in batch:
             match error:

@@ -42,7 +42,7 @@ class Judge(msgspec.Struct, frozen=True):
                 job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked
             )
         try:
-            status, due_ms, error = self._verdict(job, outcome, finished_ms)
+            status, due_ms, error = self._result(job, outcome, finished_ms)
         except Exception as broken:  # noqa: BLE001 - a policy that fails must not leave a job without an outcome
             status, due_ms, error = Status.FAILED, 0, f"the retry policy failed to decide: {describe(broken)}"
         return Settlement(
@@ -55,7 +55,7 @@ class Judge(msgspec.Struct, frozen=True):
             marked=marked,
         )
 
-    def _verdict(self, job: Job, outcome: Outcome | BaseException, now_ms: int) -> tuple[Status, int, str | None]:
+    def _result(self, job: Job, outcome: Outcome | BaseException, now_ms: int) -> tuple[Status, int, str | None]:
         match outcome:
             case Done():
                 return Status.DONE, 0, None

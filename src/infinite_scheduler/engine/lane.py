@@ -37,10 +37,10 @@ SHARDS_AT_ONCE = 256
 
 
 MANY_WINDOWS = 8
-"""With so many apps to read, it is worth a statement to find out which have nothing to read."""
+"""From this many apps on, it is worth a statement to find out which have nothing to read."""
 
 SCANS_AT_ONCE = 128
-"""Apps that such a statement names."""
+"""At most this many apps are named in one such statement."""
 
 EMPTY = Page(jobs=(), next=None)
 
@@ -222,8 +222,8 @@ class Lane:
         known = [
             job
             for job in jobs
-            if (t := owned_shards.get(Shard(job.app, job.shard)))
-            and (t.held.get(job.key) or t.handed_over.get(job.key)) is job
+            if (owned := owned_shards.get(Shard(job.app, job.shard)))
+            and (owned.held.get(job.key) or owned.handed_over.get(job.key)) is job
         ]
         owners = self.owned_shards.owners_of(Shard(job.app, job.shard) for job in known)
         marks = self._ownership.marks
@@ -258,22 +258,24 @@ class Lane:
 
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
-        draining = [t for t in self.owned_shards.draining.values() if t.doubt is None]
-        empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]
+        draining = [owned for owned in self.owned_shards.draining.values() if owned.doubt is None]
+        empty = [owned for owned in draining if not owned.handed_over][:SHARDS_AT_ONCE]
         late = [
-            t
-            for t in draining
-            if t.handed_over and t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()
+            owned
+            for owned in draining
+            if owned.handed_over
+            and owned.drain_until_ms is not None
+            and owned.drain_until_ms <= self._clock.steady_ms()
         ]
         for owned in late:
             self.owned_shards.call_off_drain(owned)
         if late:
-            self._tell(DrainCalledOff(shards=[t.shard for t in late]))
+            self._tell(DrainCalledOff(shards=[owned.shard for owned in late]))
         if not empty:
             return bool(late)
         now_ms = self._clock.wall_ms()
-        owners = {t.shard: t.owner for t in empty}
-        low_ms = {t.shard: self._windows[t.shard.app].low_of(t, now_ms) for t in empty}
+        owners = {owned.shard: owned.owner for owned in empty}
+        low_ms = {owned.shard: self._windows[owned.shard.app].low_of(owned, now_ms) for owned in empty}
         await self.owned_shards.written(owners, self._ownership.release(owners, low_ms, LIFTED))
         for owned in empty:
             self.owned_shards.leave(owned)
@@ -317,7 +319,7 @@ class Lane:
             self._windows[app].begin(scan)
         empty: Collection[str] = ()
         try:
-            empty = await self._ownership.empty(list(scans.values()))
+            empty = await self._ownership.apps_without_jobs(list(scans.values()))
         finally:
             for app, scan in scans.items():
                 window = self._windows[app]

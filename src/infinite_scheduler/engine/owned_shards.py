@@ -86,7 +86,7 @@ class OwnedShards:
             dropped += len(owned.handed_over)
             self.leave(owned)
         if lost:
-            self._tell(ShardsLost(shards=[t.shard for t in lost], dropped=dropped))
+            self._tell(ShardsLost(shards=[owned.shard for owned in lost], dropped=dropped))
 
     # Drains
 
@@ -127,7 +127,11 @@ class OwnedShards:
     def owners_of(self, shards: Iterable[Shard]) -> dict[Shard, Owner]:
         """The owners and epochs of these shards, except those in doubt."""
         owned_shards = self.by_shard
-        return {shard: t.owner for shard in shards if (t := owned_shards.get(shard)) is not None and t.doubt is None}
+        return {
+            shard: owned.owner
+            for shard in shards
+            if (owned := owned_shards.get(shard)) is not None and owned.doubt is None
+        }
 
     async def written(self, owners: Collection[Shard], call: Awaitable[T]) -> T:
         """Return the result of a write; if it fails, its effect is unknown, so its shards are in doubt.

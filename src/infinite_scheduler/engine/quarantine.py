@@ -174,7 +174,7 @@ class Quarantine:
         now_ms = self._gate.now_ms()
         while len(waiting) and len(batch) < most:
             job = waiting.pop()
-            owned = self._tenure(job)
+            owned = self._owned_shard_of(job)
             if owned is None:
                 continue
             if job.due_ms > now_ms:  # a clock was set back
@@ -186,13 +186,13 @@ class Quarantine:
                 owned.parked.append(job)
         return batch
 
-    def _tenure(self, job: Job) -> OwnedShard | None:
+    def _owned_shard_of(self, job: Job) -> OwnedShard | None:
         """The owned shard that holds exactly this job, if there is one."""
         owned = self._dispatchers[job.app].owned_shards.get(job.shard)
         return owned if owned is not None and owned.quarantined.get(job.key) is job else None
 
     def _holds(self, job: Job) -> bool:
-        return self._tenure(job) is not None
+        return self._owned_shard_of(job) is not None
 
     async def _fire(self, level: Level, batch: Sequence[Job]) -> None:
         """Let the batch go to its handler when its marks are durable.
@@ -205,7 +205,7 @@ class Quarantine:
             for job in batch:
                 level.wait(job)
             raise
-        fired = [job for job in batch if job.key in marked and self._tenure(job)]
+        fired = [job for job in batch if job.key in marked and self._owned_shard_of(job)]
         app = batch[0].app
         level.marked[app] += fired
         for job in fired:
@@ -258,7 +258,7 @@ class Quarantine:
         return bool(due) and min(due) <= self._gate.now_ms() + was_shut_ms
 
     def _shut_for(self, job: Job) -> None:
-        owned = self._tenure(job)
+        owned = self._owned_shard_of(job)
         self._watches = max(0, ALONE - owned.suspects.get(job.key, ALONE)) if owned else 0
         self._alone = job
         self._shut_ms = self._clock.steady_ms()
@@ -303,9 +303,9 @@ class Quarantine:
 
         Rules: marked_before_handed_over, watch_grows.
         """
-        if self._tenure(job) is None or job.key not in await self._mark([job], ALONE):
+        if self._owned_shard_of(job) is None or job.key not in await self._mark([job], ALONE):
             return
-        owned, dispatcher = self._tenure(job), self._dispatchers[job.app]
+        owned, dispatcher = self._owned_shard_of(job), self._dispatchers[job.app]
         may_fire = owned is not None and owned.may_fire and dispatcher.most > 0 and self._gate.lease.valid()
         if may_fire and job.due_ms <= self._gate.now_ms():
             self._watched_until_ms = self._clock.steady_ms() + (WATCH_MS << self._watches)
@@ -332,7 +332,7 @@ class Quarantine:
             return outlived and job.key in await self._mark([job], ALONE - 1 - self._watches)
         if owned.doubt is not None:
             return False  # a mark without an answer is removed when the shard is reloaded
-        if self._tenure(job) is None:
+        if self._owned_shard_of(job) is None:
             return True
         before = ALONE - self._watches if self._watches else FEW
         if job.key not in await self._mark([job], before):

@@ -87,7 +87,7 @@ class Settler:
         batch = self._next_batch()
         self._linger_ms = LONGER_MS if len(batch) >= MANY else LINGER_MS
         owners = self._owned_shards.owners_of(
-            [t.shard for t, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
+            [owned.shard for owned, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
         )
         if not owners:
             return False

@@ -57,16 +57,16 @@ class Sweep:
 
         It begins where low was the last time: low itself passes jobs that memory has lost.
         """
-        owned_shards = [t for t in window.owned_shards.values() if t.doubt is None]
+        owned_shards = [owned for owned in window.owned_shards.values() if owned.doubt is None]
         if not owned_shards:
             return []
-        start_ms = min(t.unswept_ms for t in owned_shards)
-        end_ms = min(self._clock.wall_ms() - NEWS_MS, *(t.line_ms for t in owned_shards))
+        start_ms = min(owned.unswept_ms for owned in owned_shards)
+        end_ms = min(self._clock.wall_ms() - NEWS_MS, *(owned.line_ms for owned in owned_shards))
         if start_ms >= end_ms:
             return []
         for owned in owned_shards:
             owned.unswept_ms = min(owned.low_ms, end_ms)
-        shards = frozenset(t.shard.number for t in owned_shards)
+        shards = frozenset(owned.shard.number for owned in owned_shards)
         return [
             Scan(
                 app=window.app,

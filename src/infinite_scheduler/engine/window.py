@@ -240,17 +240,25 @@ class Window:
         return scan
 
     def _next_scan(self, now_ms: int) -> Scan | None:
-        owned_shards = [t for t in self.owned_shards.values() if t.doubt is None and t.requests_read and not t.scanned]
+        owned_shards = [
+            owned
+            for owned in self.owned_shards.values()
+            if owned.doubt is None and owned.requests_read and not owned.scanned
+        ]
         if not owned_shards:
             self._all_is_read()
             self._rest()
             return None
-        if min(min(t.cursors) for t in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
+        if min(min(owned.cursors) for owned in owned_shards) < start_of(max(0, now_ms - OVERDUE_MS)):
             self._backlog = True
             self._by_priority |= self._budget.used(self.app) >= self._budget.free(self.app)
-        if not self._by_priority and all(t.cursors[0] == t.cursors[1] == t.cursors[2] for t in owned_shards):
+        if not self._by_priority and all(
+            owned.cursors[0] == owned.cursors[1] == owned.cursors[2] for owned in owned_shards
+        ):
             return self._scan(owned_shards, None)
-        left = {p: some for p in Priority if (some := [t for t in owned_shards if t.cursors[p] < t.end])}
+        left = {
+            p: some for p in Priority if (some := [owned for owned in owned_shards if owned.cursors[p] < owned.end])
+        }
         first = next(iter(left))
         return self._scan_of_lower(left, now_ms) or self._scan(left[first], first)
 
@@ -266,7 +274,7 @@ class Window:
             owed = self._passed[priority] // TURNS
             if not owed or 2 * owed < min(share, LEAST_PAGE):
                 continue
-            overdue = [t for t in left.get(priority, ()) if t.cursors[priority] < start_of(now_ms)]
+            overdue = [owned for owned in left.get(priority, ()) if owned.cursors[priority] < start_of(now_ms)]
             if overdue:
                 return self._page_of(overdue, priority, min(owed, share), self._share_bytes())
         return None
@@ -276,7 +284,7 @@ class Window:
         free = self._budget.free(self.app)
         if free < min(LEAST_PAGE * self._typical, ROOM) and self._budget.used(self.app):
             latest_ms = self.dispatcher.wheel.latest_due_ms()
-            if latest_ms is None or min(t.cursors[priority or 0] for t in owned_shards) >= start_of(latest_ms):
+            if latest_ms is None or min(owned.cursors[priority or 0] for owned in owned_shards) >= start_of(latest_ms):
                 return None
         limit = min(self._page, max(LEAST_PAGE, free // self._typical))
         return self._page_of(owned_shards, priority, limit, max(free, self._share_bytes()))
@@ -286,9 +294,9 @@ class Window:
             self._passed[priority] = 0
         return Scan(
             app=self.app,
-            shards=frozenset(t.shard.number for t in owned_shards),
-            start=min(t.cursors[priority or 0] for t in owned_shards),
-            end=min(t.end for t in owned_shards),
+            shards=frozenset(owned.shard.number for owned in owned_shards),
+            start=min(owned.cursors[priority or 0] for owned in owned_shards),
+            end=min(owned.end for owned in owned_shards),
             priority=priority,
             limit=limit,
             room=max(1, min(room, ROOM)),
@@ -329,7 +337,7 @@ class Window:
                 self.leave_to_scan(owned, job.position)
 
     def _of(self, scan: Scan) -> Iterable[OwnedShard]:
-        return [t for number, t in self.owned_shards.items() if number in scan.shards and t.doubt is None]
+        return [owned for number, owned in self.owned_shards.items() if number in scan.shards and owned.doubt is None]
 
     # Moving the line
 
@@ -339,11 +347,16 @@ class Window:
             return []
         goal = now_ms + max(self._lookahead_ms, self._least_lead_ms + self._step_ms)
         steps = []
-        for t in self.owned_shards.values():
-            if t.doubt is not None or t.draining or t.line_ms - now_ms > self._lead_of(t):
+        for owned in self.owned_shards.values():
+            if owned.doubt is not None or owned.draining or owned.line_ms - now_ms > self._lead_of(owned):
                 continue
             steps.append(
-                Step(shard=t.shard, owner=t.owner, line_ms=max(goal, t.line_ms), low_ms=self.low_of(t, now_ms))
+                Step(
+                    shard=owned.shard,
+                    owner=owned.owner,
+                    line_ms=max(goal, owned.line_ms),
+                    low_ms=self.low_of(owned, now_ms),
+                )
             )
         if not steps:
             self._rest()
@@ -351,17 +364,17 @@ class Window:
 
     def _rest(self) -> None:
         """Note whether there is something to do before the line is due, and when that is."""
-        self.quiet = all(t.quiet for t in self.owned_shards.values())
+        self.quiet = all(owned.quiet for owned in self.owned_shards.values())
         if self.quiet:
             self._all_is_read()
-        self._line_due_ms = min((t.line_ms - self._lead_of(t) for t in self._movable()), default=NEVER_MS)
+        self._line_due_ms = min((owned.line_ms - self._lead_of(owned) for owned in self._movable()), default=NEVER_MS)
 
     def _lead_of(self, owned: OwnedShard) -> int:
         """How far before the line its shard's line must move: later if there is still something to read before it."""
         return max(self._lookahead_ms - self._step_ms, self._least_lead_ms) if owned.scanned else self._least_lead_ms
 
     def _movable(self) -> Iterable[OwnedShard]:
-        return (t for t in self.owned_shards.values() if t.doubt is None and not t.draining)
+        return (owned for owned in self.owned_shards.values() if owned.doubt is None and not owned.draining)
 
     def low_of(self, owned: OwnedShard, now_ms: int) -> int:
         return owned.safe_low(now_ms, self.dispatcher.oldest_waiting_ms())

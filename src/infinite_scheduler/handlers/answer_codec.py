@@ -27,14 +27,14 @@ class _Error(msgspec.Struct):
 
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*OUTCOMES, _Error)}
-_Parcel = tuple[str, msgspec.Raw]
+_EncodedAnswer = tuple[str, msgspec.Raw]
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[_Parcel])
+_decoder: Final = msgspec.msgpack.Decoder(list[_EncodedAnswer])
 
 
 def pack(answers: Sequence[Answer]) -> bytes:
     """The answers as bytes."""
-    return _encoder.encode([_parcel(answer) for answer in answers])
+    return _encoder.encode([_encoded(answer) for answer in answers])
 
 
 def unpack(data: bytes) -> list[Answer]:
@@ -46,7 +46,7 @@ def unpack(data: bytes) -> list[Answer]:
     return answers
 
 
-def _parcel(answer: Answer) -> _Parcel:
+def _encoded(answer: Answer) -> _EncodedAnswer:
     try:
         body = _describe(answer) if isinstance(answer, BaseException) else answer
         return type(body).__name__, msgspec.Raw(_encoder.encode(body))

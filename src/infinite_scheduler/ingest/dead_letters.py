@@ -209,6 +209,7 @@ class DeadLetterSender:
                 state=LetterState.UNSENT,
                 before_ms=self._clock.wall_ms() - LEFT_MS,
                 oldest_first=True,
+                room=ROOM,
                 cursor=self._page,
             )
         )

@@ -17,7 +17,7 @@ from infinite_scheduler.policy.calendar import parse_moment
 
 T = TypeVar("T")
 
-ENVELOPE: Final = 65_536
+MAX_ENVELOPE_BYTES: Final = 65_536
 """How many bytes a message may have besides its jobData."""
 
 _REMEMBERED: Final = 40
@@ -30,7 +30,7 @@ _NOTHING: Final = msgspec.Raw()
 _NAMES: Final = {"idempotency_key": "idempotencyKey", "request_id": "requestId", "the payload": "jobData"}
 
 
-class Envelope(msgspec.Struct, rename="camel", gc=False):
+class ScheduleMessage(msgspec.Struct, rename="camel", gc=False):
     """A request for a job as its sender writes it; other fields of the message are ignored."""
 
     app_name: Any = None
@@ -41,11 +41,11 @@ class Envelope(msgspec.Struct, rename="camel", gc=False):
     request_id: Any = None
 
 
-_read: Final = msgspec.json.Decoder(Envelope).decode
+_read: Final = msgspec.json.Decoder(ScheduleMessage).decode
 
 
 class MessageReader:
-    """Reads messages: an envelope that names its app, or an app's own data that exactly one handler adopts."""
+    """Reads messages: one that names its app, or an app's own data that exactly one handler adopts."""
 
     def __init__(self, handlers: Mapping[str, Handler], zone: ZoneInfo, max_payload: int = MAX_PAYLOAD) -> None:
         self._handlers = handlers
@@ -65,12 +65,13 @@ class MessageReader:
         """
         if value is None:
             raise InvalidRequest("the message has no value: send a JSON object with appName, scheduledTime and jobData")
-        if len(value) > self._max_payload + ENVELOPE:
+        most = self._max_payload + MAX_ENVELOPE_BYTES
+        if len(value) > most:
             raise InvalidPayload(
-                f"the message has {len(value)} bytes, but at most {self._max_payload + ENVELOPE} are read: send less, "
-                "such as a reference to the data, or raise the setting limits.payload"
+                f"the message has {len(value)} bytes, but at most {most} are read: send less, such as a reference to "
+                "the data, or raise the setting limits.payload"
             )
-        message = _envelope(value)
+        message = _parsed(value)
         app, at, data = message.app_name, message.scheduled_time, message.job_data
         if app is None and at is None and data is _NOTHING:
             return self._flat(value, trace)
@@ -97,7 +98,7 @@ class MessageReader:
                 check=self._checks.get(app),
             )
         except InvalidRequest as error:
-            raise _in_words_of_the_wire(error) from None
+            raise _with_message_field_names(error) from None
 
     def _noted(self, app: str, ask: Callable[[Any], T]) -> Callable[[Any], T]:
         def noted(data: Any) -> T:
@@ -148,7 +149,7 @@ class MessageReader:
         )
 
 
-def _envelope(value: bytes) -> Envelope:
+def _parsed(value: bytes) -> ScheduleMessage:
     try:
         return _read(value)
     except UnicodeDecodeError as error:
@@ -200,7 +201,7 @@ def _new_request_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-def _in_words_of_the_wire(error: InvalidRequest) -> InvalidRequest:
+def _with_message_field_names(error: InvalidRequest) -> InvalidRequest:
     """The refusal with the field names that the sender knows."""
     text = str(error)
     for ours, theirs in _NAMES.items():

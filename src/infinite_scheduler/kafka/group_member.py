@@ -37,17 +37,17 @@ Gathered = list[tuple[AssignedPartition, "Message"]]
 
 
 class GatherLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a gathering ends: after so many messages, so many bytes or so long, whichever comes first."""
+    """When a gathering ends: at this number of messages, of bytes or of milliseconds, whichever comes first."""
 
     messages: int
     size: int  # bytes; a poll may bring more than was to be expected
     gather_ms: int = 50  # from the first message on
-    poll_messages: int = 500  # at most so many are asked for at once
-    poll_ms: int = 1000  # so long it waits for the first message
+    poll_messages: int = 500  # at most this many are asked for at once
+    poll_ms: int = 1000  # the longest wait for the first message
 
 
 def parts(gathered: Gathered, most_bytes: int) -> Iterator[Gathered]:
-    """What was gathered, in pieces of about so many bytes: polls may bring more than was to be expected."""
+    """What was gathered, in pieces of about `most_bytes`: polls may bring more than was to be expected."""
     start = size = 0
     for number, (_, message) in enumerate(gathered):
         size += bytes_of(message)
@@ -67,7 +67,7 @@ def bytes_of(message: "Message") -> int:
 class GroupMember:
     """Reads the partitions of one or several topics that the group gives it, each from the offset that it is told.
 
-    Whoever asks it anything does so on one thread, but for `stop` and `commit`.
+    All of its methods are called on one thread, but for `stop` and `commit`.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class GroupMember:
         return self.held.get(key)
 
     def _is_end(self, message: "Message") -> bool:
-        """Is it no message, but the news that a partition has no more?
+        """Is it the end of a partition instead of a message?
 
         It comes late, after the time that a fetch waits, but it alone knows of aborted records whose control record is
         behind the end: what is read ends where the oldest transaction that is still open begins.

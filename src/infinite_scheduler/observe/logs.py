@@ -150,86 +150,88 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
         "store", logging.INFO, "Maintenance created tables for coming days or removed old jobs."
     ),
     events.IngestMade: LogLine(
-        "ingest.config", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
+        "ingest.kafka", logging.INFO, "KafkaJobIngestConsumer created with config:", closing="config"
     ),
     events.IngestStarted: LogLine(
-        "ingest.config", logging.INFO, "Kafka ingest consumer started for topic:", closing="topic"
+        "ingest.kafka", logging.INFO, "Kafka ingest consumer started for topic:", closing="topic"
     ),
     events.IngestStopped: LogLine(
-        "ingest.config", logging.INFO, "Kafka ingest consumer stopped for topic:", closing="topic"
+        "ingest.kafka", logging.INFO, "Kafka ingest consumer stopped for topic:", closing="topic"
     ),
     events.PartitionsHeld: LogLine(
-        "ingest.config", logging.INFO, "The partitions of a topic that this node reads have changed."
+        "ingest.kafka", logging.INFO, "The partitions of a topic that this node reads have changed."
     ),
-    events.MessagesTaken: LogLine("ingest.config", logging.DEBUG, "Messages of a topic were processed durably."),
+    events.MessagesTaken: LogLine("ingest.kafka", logging.DEBUG, "Messages of a topic were processed durably."),
     events.KeysReused: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "Messages were skipped: their idempotency keys belong to jobs with other content. Send them with new keys.",
     ),
     events.DeadLettersKept: LogLine(
-        "ingest.config", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
+        "ingest.kafka", logging.WARNING, "Messages cannot become jobs; they are kept as dead letters."
     ),
-    events.DeadLettersSent: LogLine("ingest.config", logging.DEBUG, "Dead letters were sent to their topic."),
+    events.DeadLettersSent: LogLine("ingest.kafka", logging.DEBUG, "Dead letters were sent to their topic."),
     events.DeadLettersRefused: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
-        "Dead letters cannot be sent to their topic; they stay in the store.",
+        "Dead letters cannot be sent to their topic; they stay in the store. List them with dlq list --state refused.",
     ),
     events.DeadLettersWait: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "Dead letters cannot be sent to their topic at the moment; they are safe in the store, and sending is retried.",
     ),
     events.ChecksFailing: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "A handler could not check the data of messages; the check is retried, then they become dead letters.",
     ),
     events.CheckHangs: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.ERROR,
-        "The check of an app does not return; the messages of this topic wait for it.",
+        "The check of an app does not return; the messages of this topic wait for it. Give the check a time-out.",
     ),
     events.TopicAway: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "This topic cannot be read at the moment; reading is retried until it works.",
     ),
-    events.TopicBack: LogLine("ingest.config", logging.INFO, "This topic can be read again."),
+    events.TopicBack: LogLine("ingest.kafka", logging.INFO, "This topic can be read again."),
     events.IngestPaused: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "The store does not take the messages of this topic; they wait in Kafka, and none becomes a dead letter.",
     ),
-    events.IngestResumed: LogLine("ingest.config", logging.INFO, "The store takes the messages of this topic again."),
+    events.IngestResumed: LogLine("ingest.kafka", logging.INFO, "The store takes the messages of this topic again."),
     events.IngestThrottled: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "Reading this topic is throttled because the node is behind with due jobs. Add a node or a faster store.",
     ),
     events.PositionDiffers: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "Kafka's committed offset differs from the position in the store, which is used. The command shown resets it.",
     ),
     events.PositionsOvertaken: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.INFO,
         "Another consumer has read on in partitions of this topic, or they were reset; this node continues from there.",
     ),
     events.OffsetGone: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "The topic no longer has the next messages; it is read from the earliest message that may be unread.",
     ),
     events.TopicAnew: LogLine(
-        "ingest.config",
+        "ingest.kafka",
         logging.WARNING,
         "The topic was deleted and created again with the same name; it is read from its beginning.",
     ),
     events.TaskFailed: LogLine(
-        "engine", logging.ERROR, "A part of the scheduler met an unexpected error; it continues."
+        "engine",
+        logging.ERROR,
+        "A part of the scheduler met an unexpected error; it continues. If no handler of yours raised it, report it.",
     ),
 }
 """The line of every kind of event."""

@@ -1,4 +1,4 @@
-"""What a store can do: it declares that, and whoever needs something asks before trying it."""
+"""What a store can do: it declares that, and its callers ask before they try."""
 
 import enum
 from collections.abc import Mapping
@@ -69,10 +69,10 @@ class Abilities(msgspec.Struct, frozen=True):
             raise self.refusal(ability)
 
     def refusal(self, ability: Ability) -> NotSupported:
-        """The error of somebody who asks for what this store cannot do."""
+        """The error for a call that needs what this store cannot do."""
         deed, instead = _WORDS[ability]
         return NotSupported(self.store, deed, instead)
 
     def without(self, *abilities: Ability) -> Self:
-        """The same, but for these."""
+        """These abilities without the given ones."""
         return msgspec.structs.replace(self, can=self.can - set(abilities))

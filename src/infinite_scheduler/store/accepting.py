@@ -29,7 +29,7 @@ class Accepting(ABC):
 
     @abstractmethod
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
-        """Add the app to the store, with its shards and tables, or return it if it exists.
+        """Add the app to the store, with its shards, or return it if it exists.
 
         Raises StoreMismatch if it exists with another number of shards.
         """

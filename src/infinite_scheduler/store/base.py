@@ -1,8 +1,8 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
-It is the sum of small ports, one for each who asks: `Accepting` (doors), `Looking` (people), `Operating` (operators),
-`Inbox` (topic doors), `Ownership` and `Marks` (the owner of a shard). Whoever needs a store names the smallest of them
-that will do, and asks `abilities` before it tries what not every store can. The rules behind them are in
+It is the sum of small ports, one per role: `Accepting` (doors), `Looking` (people), `Operating` (operators), `Inbox`
+(topic doors), `Ownership` and `Marks` (the owner of a shard). A part that needs a store names the smallest of them that
+will do, and asks `abilities` before it tries what not every store can. The rules behind them are in
 docs/concepts/line-protocol.md.
 """
 

@@ -41,7 +41,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard row: its owner, the line up to which the owner decides, and the low before which all is settled."""
+    """A shard: its owner, the line up to which the owner decides, and the low before which all is settled."""
 
     shard: Shard
     owner: Owner

@@ -95,7 +95,7 @@ class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: int | None = None  # failed before this moment
     oldest_first: bool = False
     limit: int = 100
-    room: int = 8 << 20  # bytes of keys and values after which no more are read; at least one is
+    room: int  # bytes of keys and values after which no more are read; at least one is
     cursor: str | None = None
 
 

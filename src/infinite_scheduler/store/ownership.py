@@ -15,7 +15,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: Shard
     seen: Owner
-    beat: int | None = None  # the last heartbeat seen of that owner; None: it had no node row
+    beat: int | None = None  # the last heartbeat seen of that owner; None: it was not listed as a node
     dead: bool = False  # the owner's process is proven to have ended
 
 
@@ -47,7 +47,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     start: bytes
     end: bytes
     limit: int  # jobs, at most
-    room: int  # bytes of payload after which no more rows or entries are read; at least one of each
+    room: int  # bytes of payload after which no more jobs are read; at least one is
     priority: Priority | None = None
 
 
@@ -119,7 +119,7 @@ class SettleResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recording settlements."""
 
     lost: frozenset[Shard]  # not owned any more: nothing was recorded there
-    missed: frozenset[Shard]  # a row was not as this node remembered it: reload the shard
+    missed: frozenset[Shard]  # a job was not as this node remembered it: reload the shard
     low_ms: Mapping[Shard, int]  # where low was moved back to
 
 
@@ -189,14 +189,16 @@ class Ownership(ABC):
 
     @abstractmethod
     async def scan(self, scan: Scan) -> Page:
-        """Read pending jobs by position in one fresh snapshot, from rows and entries."""
+        """Read pending jobs by position in one fresh snapshot."""
 
-    @abstractmethod
-    async def empty(self, scans: Sequence[Scan]) -> Collection[str]:
-        """Of these scans, one per app and all of one lane, the apps that surely have nothing there.
+    async def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
+        """The apps of these scans (one per app, all of one lane) that have no job in the range.
 
-        It is asked in one fresh snapshot, as each scan would be, by nodes with many apps.
+        An app may be left out although it has none. Nodes with many apps ask for them in one fresh snapshot, as each
+        scan would be.
         """
+        del scans
+        return ()
 
     @abstractmethod
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
@@ -230,4 +232,4 @@ class Ownership(ABC):
 
     @abstractmethod
     async def maintain(self) -> Upkeep:
-        """Create tables ahead, drop old ones, prune and fold: a short slice of work, by one node at a time."""
+        """Prepare for coming days and remove what is past its retention: a short slice, by one node at a time."""

@@ -83,7 +83,7 @@ class Scheme(ABC):
     async def prepare(
         self, url: str, clock: Clock, options: Options, *, apps: Mapping[str, int | None], create: bool, days: int
     ) -> Preparation:
-        """Bring the store up to date, with these apps (name → shards) and what they need for so many days ahead.
+        """Bring the store up to date, with these apps (name → shards) and what they need for `days` days ahead.
 
         With `create` it is made if there is none.
         """

@@ -29,7 +29,7 @@ class HeldBackView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldBackAppView(HeldBackView, frozen=True, kw_only=True):
-    """The same where it does not stand below its app."""
+    """An app that a node holds back, with its name: for lists that are not grouped by app."""
 
     app: str
 

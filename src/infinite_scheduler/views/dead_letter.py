@@ -1,4 +1,4 @@
-"""A dead letter as people see it: where it came from, why it is no job, and what has become of it."""
+"""A dead letter as people see it: where it came from, why it did not become a job, and what has become of it."""
 
 import base64
 from collections.abc import Mapping

@@ -233,4 +233,4 @@ asyncio.run(main())
 async def foreign_keys(session: Session) -> None:
     """Turn foreign keys on, outside of a transaction: the one way to make a commit of SQLite fail."""
     transactions = session._transactions  # type: ignore[attr-defined]
-    await session._worker.do(lambda: transactions._connection.execute("PRAGMA foreign_keys = ON"))  # type: ignore[attr-defined]
+    await session._thread.do(lambda: transactions._connection.execute("PRAGMA foreign_keys = ON"))  # type: ignore[attr-defined]

@@ -223,7 +223,7 @@ async def main():
     database = SqliteDatabase(path)
     await database.open()
     turn = database._turns().checkpointing
-    assert turn.__enter__()
+    assert turn.take()
     print("amid", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 

@@ -157,7 +157,7 @@ class TestTurns:
     async def test_who_waits_for_the_lock_is_not_overtaken(
         self, session: Session, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_turns, "COURTESY_S", 30)
+        monkeypatch.setattr(sqlite_turns, "TURN_WAIT_S", 30)
         other = await opened(path)
         shell = sqlite3.connect(path, isolation_level=None)
         order: list[str] = []

@@ -209,7 +209,7 @@ class TestUpkeep:
         assert await rows.write(lambda tx: tx.prune_entries(Shard(SMS, 1), judged[Shard(SMS, 1)])) == 0
         assert entry in await session.read(moved)
 
-    async def test_old_verdicts_go_and_requests_stay(self, database: SqliteDatabase, session: Session) -> None:
+    async def test_old_decisions_go_and_requests_stay(self, database: SqliteDatabase, session: Session) -> None:
         wake = Request(id=b"w" * 16, shard=Shard(SMS, 0), change=None, keys=(new_row().key,))
         await session.write(lambda tx: tx.insert_requests([wake]))
         await session.write(lambda tx: tx.write_decisions({b"a" * 16: True}, NOW - DAY_MS))

@@ -216,7 +216,7 @@ def test_a_message_is_tried_again_after_200_400_800_ms(
     servers: str, mariadb_url: str, stack: ExitStack, caplog: Any
 ) -> None:
     make_ingest_topics(servers)
-    caplog.set_level(logging.WARNING, "infinite_scheduler.ingest.config")
+    caplog.set_level(logging.WARNING, "infinite_scheduler.ingest.kafka")
     looks: list[float] = []
 
     class Moody(Recorder):
@@ -236,13 +236,13 @@ def test_a_message_is_tried_again_after_200_400_800_ms(
 
 def test_debug_logging_of_the_topic_alone(servers: str, mariadb_url: str, stack: ExitStack, caplog: Any) -> None:
     make_ingest_topics(servers)
-    caplog.set_level(logging.DEBUG, "infinite_scheduler.ingest.config")
+    caplog.set_level(logging.DEBUG, "infinite_scheduler.ingest.kafka")
     sms = Recorder()
     ingest_manager(stack, servers, mariadb_url, {"sms": sms})
     write(servers, "scheduler.jobs.ingest", [MESSAGE])
     until(lambda: len(sms.jobs) == 1 and "Messages of a topic were processed durably." in caplog.text)
     quiet = {record.name for record in caplog.records if record.levelno == logging.DEBUG}
-    assert quiet == {"infinite_scheduler.ingest.config"}
+    assert quiet == {"infinite_scheduler.ingest.kafka"}
 
 
 def test_messages_with_one_key_stay_together(servers: str) -> None:
@@ -270,7 +270,7 @@ def test_the_two_log_lines(servers: str, mariadb_url: str, stack: ExitStack, cap
     caplog.set_level(logging.INFO, "infinite_scheduler")
     secret = {"sasl.password": "hush-hush"}
     ingest_manager(stack, servers, mariadb_url, {"sms": Recorder()}, properties=secret)
-    lines = [record.getMessage() for record in caplog.records if record.name == "infinite_scheduler.ingest.config"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "infinite_scheduler.ingest.kafka"]
     assert lines[0].startswith("KafkaJobIngestConsumer created with config: ")
     assert "topic='scheduler.jobs.ingest'" in lines[0]
     assert lines[1].startswith("Kafka ingest consumer started for topic: scheduler.jobs.ingest")

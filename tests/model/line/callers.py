@@ -17,8 +17,8 @@ from tests.model.line.state import (
     SHARE,
     START,
     UNAVAILABLE,
-    Ask,
     Caller,
+    ChangeRequest,
     Row,
     State,
     Wake,
@@ -86,14 +86,14 @@ def _commit_insert(variant: Variant, state: State, number: int, what: Insert, ca
 def _change(variant: Variant, state: State, number: int, what: Change, out: list[Step]) -> None:
     caller = state.callers[number]
     if caller.phase in (ASKED, GIVING_UP):
-        _give_up(variant, state, number, Ask(what.job, what.due), out)
+        _give_up(variant, state, number, ChangeRequest(what.job, what.due), out)
     elif caller.phase == IN_TRANSACTION:
-        out.append(_commit_change(variant, state, number, Ask(what.job, what.due)))
+        out.append(_commit_change(variant, state, number, ChangeRequest(what.job, what.due)))
     else:
         _begin_change(variant, state, number, what, out)
 
 
-def _name(ask: Ask | Change) -> str:
+def _name(ask: ChangeRequest | Change) -> str:
     return f"cancels job {ask.job}:" if ask.due == CANCEL else f"reschedules job {ask.job} to {ask.due}:"
 
 
@@ -114,7 +114,7 @@ def _begin_change(variant: Variant, state: State, number: int, what: Change, out
     out.append(Step(label, with_caller(state, number, begun)))
 
 
-def _commit_change(variant: Variant, state: State, number: int, ask: Ask) -> Step:
+def _commit_change(variant: Variant, state: State, number: int, ask: ChangeRequest) -> Step:
     """Too late; the owner is asked; nobody is there to ask; or compare-and-set on the row [7]."""
     caller, who = state.callers[number], ("caller", number, _name(ask))
     seen = caller.row
@@ -134,8 +134,8 @@ def _commit_change(variant: Variant, state: State, number: int, ask: Ask) -> Ste
     return Step((*who, "acknowledged"), with_caller(after, number, Caller(ANSWERED)), violation)
 
 
-def _give_up(variant: Variant, state: State, number: int, ask: Ask, out: list[Step]) -> None:
-    """The owner is silent: the request is taken back; if it was consumed, the verdict counts [7]."""
+def _give_up(variant: Variant, state: State, number: int, ask: ChangeRequest, out: list[Step]) -> None:
+    """The owner is silent: the request is taken back; if it was consumed, the decision counts [7]."""
     who = ("caller", number, _name(ask))
     if state.callers[number].phase == ASKED:
         if free(state, SHARE):
@@ -145,7 +145,7 @@ def _give_up(variant: Variant, state: State, number: int, ask: Ask, out: list[St
         after = with_caller(state, number, Caller(UNAVAILABLE))._replace(asks=state.asks - {ask})
         out.append(Step((*who, "takes its request back, Unavailable"), after))
     elif variant.on["decided_request_is_not_withdrawn"]:
-        out.append(Step((*who, "was decided, the verdict counts"), with_caller(state, number, Caller(ANSWERED))))
+        out.append(Step((*who, "was decided, the decision counts"), with_caller(state, number, Caller(ANSWERED))))
     else:
         violation = "respected: Unavailable, though the request was decided"
         out.append(Step((*who, "Unavailable"), with_caller(state, number, Caller(UNAVAILABLE)), violation))

@@ -63,7 +63,7 @@ class Wake(NamedTuple):
     number: int = 0  # its id
 
 
-class Ask(NamedTuple):
+class ChangeRequest(NamedTuple):
     """A request to cancel or reschedule."""
 
     job: int
@@ -139,7 +139,7 @@ class State(NamedTuple):
     rows: tuple[Row | None, ...]
     entries: frozenset[int]  # positions
     wakes: frozenset[Wake]
-    asks: frozenset[Ask]
+    asks: frozenset[ChangeRequest]
     callers: tuple[Caller, ...]
     nodes: tuple[LineNode, LineNode]
     orphan: Orphan | None

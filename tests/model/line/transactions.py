@@ -15,7 +15,7 @@ from tests.model.line.state import (
     NO_RETRY,
     PENDING,
     RELEASED,
-    Ask,
+    ChangeRequest,
     Held,
     Left,
     LineNode,
@@ -111,7 +111,7 @@ class Consume(NamedTuple):
 
 class Decide(NamedTuple):
     lock: int
-    ask: Ask
+    ask: ChangeRequest
     off_wheel: Held | None
     kind: str = "decide"
 

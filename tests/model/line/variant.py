@@ -16,8 +16,8 @@ from tests.model.line.state import (
     NO_LOCK,
     PENDING,
     SHARE,
-    Ask,
     Caller,
+    ChangeRequest,
     Faults,
     LineNode,
     Row,
@@ -109,7 +109,7 @@ def with_caller(state: State, number: int, caller: Caller) -> State:
     return state._replace(callers=(*state.callers[:number], caller, *state.callers[number + 1 :]))
 
 
-def acknowledge(state: State, ask: Ask, entry: bool) -> tuple[State, str | None]:
+def acknowledge(state: State, ask: ChangeRequest, entry: bool) -> tuple[State, str | None]:
     """A cancel or reschedule succeeds: row and entry, and it must not be too late [5, 7]."""
     row = state.rows[ask.job]
     assert row
@@ -124,8 +124,8 @@ def acknowledge(state: State, ask: Ask, entry: bool) -> tuple[State, str | None]
     return (state._replace(entries=state.entries | {position(ask.due, ask.job)}) if entry else state), violation
 
 
-def answer(variant: Variant, state: State, ask: Ask) -> State:
-    """The request is deleted and its caller hears the verdict."""
+def answer(variant: Variant, state: State, ask: ChangeRequest) -> State:
+    """The request is deleted and its caller hears the decision."""
     callers = tuple(
         Caller(ANSWERED) if caller.phase == ASKED and what == Change(*ask) else caller
         for what, caller in zip(variant.scenario.callers, state.callers, strict=True)

@@ -236,6 +236,6 @@ MUTANTS = (
         "for decision in answers.decisions if decision.claimed)",
         "for decision in answers.decisions)",
         (*CONTRACT, "-k", "withdrawn or request"),
-        survives="whoever has withdrawn a request does not wait for its decision any more, so nobody hears of it",
+        survives="a caller that has withdrawn its request does not wait for the decision any more, so none hears of it",
     ),
 )

@@ -76,14 +76,14 @@ MUTANTS = (
     Mutant(
         "a shard is released while handlers work on its jobs",
         LANE,
-        "empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]",
+        "empty = [owned for owned in draining if not owned.handed_over][:SHARDS_AT_ONCE]",
         "empty = draining[:SHARDS_AT_ONCE]",
         CLUSTER,
     ),
     Mutant(
         "a shard in doubt is released",
         LANE,
-        "draining = [t for t in self.owned_shards.draining.values() if t.doubt is None]",
+        "draining = [owned for owned in self.owned_shards.draining.values() if owned.doubt is None]",
         "draining = list(self.owned_shards.draining.values())",
         SIMULATION,
         survives="the first step of a turn reloads what is in doubt, or raises and ends the turn: none gets that far",
@@ -91,8 +91,9 @@ MUTANTS = (
     Mutant(
         "a drain is never called off",
         LANE,
-        "t.drain_until_ms is not None and t.drain_until_ms <= self._clock.steady_ms()",
-        "False",
+        "            and owned.drain_until_ms is not None\n"
+        "            and owned.drain_until_ms <= self._clock.steady_ms()\n",
+        "            and False\n",
         (*CLUSTER, "-k", "drain"),
     ),
     Mutant(
@@ -128,7 +129,7 @@ MUTANTS = (
     Mutant(
         "a job that left the node is marked",
         LANE,
-        "            and (t.held.get(job.key) or t.handed_over.get(job.key)) is job\n",
+        "            and (owned.held.get(job.key) or owned.handed_over.get(job.key)) is job\n",
         "",
         POISON,
         survives="such a mark is deleted with the settle or the cancel that took the job away, or charges no job that "
@@ -167,8 +168,8 @@ MUTANTS = (
     Mutant(
         "shards in doubt are written to",
         SHARDS,
-        "if (t := owned_shards.get(shard)) is not None and t.doubt is None}",
-        "if (t := owned_shards.get(shard)) is not None}",
+        "if (owned := owned_shards.get(shard)) is not None and owned.doubt is None",
+        "if (owned := owned_shards.get(shard)) is not None",
         (*RULES, *ORDERS),
         survives="the first step of a turn reloads what is in doubt; the settler and the answerer leave it out as well",
     ),
@@ -329,22 +330,22 @@ MUTANTS = (
     Mutant(
         "a page is read before the requests of a new shard",
         WINDOW,
-        "if t.doubt is None and t.requests_read and not t.scanned]",
-        "if t.doubt is None and not t.scanned]",
+        "if owned.doubt is None and owned.requests_read and not owned.scanned",
+        "if owned.doubt is None and not owned.scanned",
         RULES,
     ),
     Mutant(
         "a line moves while its shard is drained",
         WINDOW,
-        "if t.doubt is not None or t.draining or t.line_ms",
-        "if t.doubt is not None or t.line_ms",
+        "if owned.doubt is not None or owned.draining or owned.line_ms",
+        "if owned.doubt is not None or owned.line_ms",
         (*CLUSTER, *RULES),
         survives="a drained shard whose line moves is scanned by its next owner from low, so this only saves work",
     ),
     Mutant(
         "a line moves back in memory",
         WINDOW,
-        "line_ms=max(goal, t.line_ms)",
+        "line_ms=max(goal, owned.line_ms)",
         "line_ms=goal",
         (*RULES, *ORDERS),
         survives="the store keeps a line from moving back, and a line in memory that is too early leaves jobs to the "
@@ -715,8 +716,8 @@ MUTANTS = (
     Mutant(
         "a suspect whose mark failed is handed over",
         QUARANTINE,
-        "fired = [job for job in batch if job.key in marked and self._tenure(job)]",
-        "fired = [job for job in batch if self._tenure(job)]",
+        "fired = [job for job in batch if job.key in marked and self._owned_shard_of(job)]",
+        "fired = [job for job in batch if self._owned_shard_of(job)]",
         POISON,
         survives="a mark without an answer puts its shard in doubt, which forgets the job; and a lost shard has none",
     ),

@@ -56,7 +56,7 @@ MUTANTS = (
         "            self._workers.give_back(worker)\n",
         "        self._let_go()\n        self._workers.give_back(worker)\n",
         POOL,
-        survives="whoever borrows it finds that it is dead",
+        survives="the next call that borrows it finds that it is dead",
     ),
     Mutant(
         "a call that was given up is made",

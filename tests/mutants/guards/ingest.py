@@ -114,7 +114,7 @@ MUTANTS = (
         (*TAKES, *AHEAD),
     ),
     Mutant(
-        "whoever was overtaken reads on",
+        "a consumer that was overtaken reads on",
         TAKER,
         "        await self._thread.call(lambda: self._consumer.forget(batch.assigned_partitions))\n"
         "        self._tell(events.PositionsOvertaken",
@@ -237,7 +237,7 @@ MUTANTS = (
         FINDS,
     ),
     Mutant(
-        "whoever is overtaken at the end of a partition goes on",
+        "a consumer that is overtaken at the end of a partition goes on",
         POSITIONS,
         "            await self._overtaken(list(rests))\n            return\n",
         "            return\n",
@@ -312,7 +312,7 @@ MUTANTS = (
         SENDER,
     ),
     Mutant(
-        "a letter that nobody reads is never sent",
+        "a letter of a partition that no node reads is never sent",
         LETTERS,
         "return LEFT_MS <= waited_ms < LOST_MS and not",
         "return LEFT_MS <= waited_ms and not",

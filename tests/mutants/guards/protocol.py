@@ -22,7 +22,7 @@ def contract(promise: str) -> tuple[str, ...]:
 MUTANTS = (
     # Inserts
     Mutant(
-        "an insert before the line wakes nobody",
+        "an insert before the line wakes no owner",
         ANYBODY,
         "row.key < lines[shard]]",
         "False]",
@@ -50,7 +50,7 @@ MUTANTS = (
         ORDERS,
     ),
     Mutant(
-        "a user's own transaction wakes nobody",
+        "a user's own transaction wakes no owner",
         ANYBODY,
         "tx.insert_requests([wake(shard, [row.key for row in rows]) for shard, rows in fresh.items() if rows])",
         "pass",
@@ -64,7 +64,7 @@ MUTANTS = (
         contract("idempot or repeat or key"),
     ),
     Mutant(
-        "a repeated key with another content is no conflict",
+        "a repeated key with another content is not a conflict",
         ANYBODY,
         "if strict and first.digest != row.spec.digest:",
         "if False:",
@@ -123,7 +123,7 @@ MUTANTS = (
         RULES,
     ),
     Mutant(
-        "a direct change leaves no verdict",
+        "a direct change leaves no decision",
         ANYBODY,
         "        tx.write_decisions({change_request.id: True for change_request in granted}, granted[0].now_ms)\n",
         "        pass\n",
@@ -166,7 +166,7 @@ MUTANTS = (
         survives="the row was read under the lock of its shard, so that nothing that keeps the protocol changes it",
     ),
     Mutant(
-        "a direct reschedule to before the line wakes nobody",
+        "a direct reschedule to before the line wakes no owner",
         ANYBODY,
         "    if update.status is Status.PENDING and update.due_ms < shard.line_ms:\n",
         "    if False:\n",
@@ -510,7 +510,7 @@ MUTANTS = (
         "    tx.write_decisions({decision.request.id: decision.granted for decision in decisions if "
         "decision.claimed}, now_ms)\n",
         "",
-        (*RULES, *CONTRACT[:1], "-k", "owner or asked_again or verdict"),
+        (*RULES, *CONTRACT[:1], "-k", "owner or asked_again or decision_counts"),
     ),
     Mutant(
         "a second request about a job sees the row as it was before the first",

@@ -267,7 +267,7 @@ MUTANTS = (
         postgres("any_outcomes"),
     ),
     Mutant(
-        "share locks exclude nobody",
+        "share locks exclude no other transaction",
         POSTGRES,
         'lock = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"',
         'lock = "pg_advisory_xact_lock" if exclusive else "pg_try_advisory_xact_lock_shared"',

@@ -202,9 +202,9 @@ MUTANTS = (
         (*SERVERS, "-k", "counter"),
     ),
     Mutant(
-        "the verdicts of callers that still wait are deleted",
+        "decisions for which callers still wait are deleted",
         "store/sql/upkeep.py",
-        "tx.old_decisions(self._now_ms - VERDICT_MS)",
+        "tx.old_decisions(self._now_ms - DECISION_MS)",
         "tx.old_decisions(self._now_ms)",
         SQLITE,
     ),

@@ -42,7 +42,7 @@ class ExistingTables:
         looked_ms = self._looked_ms.get(app)
         now_ms = self._clock.steady_ms()
         if not periods <= self._known.get(app, frozenset()) and (looked_ms is None or now_ms - looked_ms >= AGAIN_MS):
-            found = await self._database.prepared(app)
+            found = await self._database.existing_periods(app)
             if found is None:
                 return False
             self._known[app] = found

@@ -23,25 +23,25 @@ ESCAPED: Final = 8
 
 REPLAYABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED}
 
-MakeBatch = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, NewRows]]
+MakeRows = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, NewRows]]
 """Gives new jobs their ids; those that repeat an idempotency key are repeats whatever their content."""
 
 
 class SqlInbox(Inbox):
     """Positions and dead letters in tables beside those of the jobs."""
 
-    def __init__(self, session: Session, reader: Session, clock: Clock, make_batch: MakeBatch, poke: Poke) -> None:
+    def __init__(self, session: Session, reader: Session, clock: Clock, make_rows: MakeRows, poke: Poke) -> None:
         self._session = session
         self._reader = reader
         self._clock = clock
-        self._make_batch = make_batch
+        self._make_rows = make_rows
         self._poke = poke
 
     async def take(
         self, specs: Sequence[JobSpec], letters: Sequence[DeadLetter], moves: Sequence[Move]
     ) -> Sequence[Accepted]:
         now_ms = self._clock.wall_ms()
-        batch = await self._make_batch(specs, now_ms)
+        batch = await self._make_rows(specs, now_ms)
         chunks = batch.chunks
         inserted = await self._session.write(lambda tx: take(tx, chunks, letters, moves, now_ms))
         self._poke(inserted.woken)
@@ -77,7 +77,7 @@ class SqlInbox(Inbox):
         if key is None:
             raise UnknownLetter(letter_id)
         now_ms = self._clock.wall_ms()
-        batch = await self._make_batch([spec], now_ms)
+        batch = await self._make_rows([spec], now_ms)
         accepted, inserted = await self._session.write(lambda tx: replay(tx, key, batch, now_ms))
         self._poke(inserted.woken)
         return accepted

@@ -180,7 +180,7 @@ def after(key: bytes) -> bytes:
 
 def _inserted(row: NewRow) -> tuple[Any, ...]:
     key, spec = row.key, row.spec
-    flags = int.from_bytes(key[6:8], "big")
+    flags = int.from_bytes(key[6:8], "big")  # as `JobId` lays them out: read at once, as every insert does it
     return (
         key,
         int.from_bytes(key[:6], "big"),

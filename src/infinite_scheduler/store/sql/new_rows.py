@@ -145,6 +145,7 @@ class _IdMaker:
                 chunk = self._next_chunk(spec.app, urgent=due_ms < urgent_ms)
             chunk.left -= 1
             later = due_ms > later_ms or not has_table(spec.app, due_ms)
+            # The layout of `JobId`, as `new_key` writes it: packed in one call, as every insert does it.
             row = NewRow(_packed(due_ms << 16 | flags_of(chunk.shard, spec.priority, later), entropy), spec, now_ms)
             chunk.rows.append(row)
             rows.append(row)

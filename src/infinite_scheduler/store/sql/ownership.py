@@ -130,9 +130,9 @@ class SqlOwnership(Ownership, Marks):
         lane = self._sessions[min(scan.shards) % self.lanes]
         return await lane.read(lambda tx: owner.scan(tx, scan))
 
-    async def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+    async def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
         lane = self._sessions[min(scans[0].shards) % self.lanes]
-        return await lane.read(lambda tx: tx.empty(scans))
+        return await lane.read(lambda tx: tx.apps_without_jobs(scans))
 
     async def requests(self, shards: Collection[Shard], *, poked: bool, limit: int) -> Sequence[Request]:
         lane = self._lane(shards)

@@ -16,7 +16,7 @@ from infinite_scheduler.store.sql.schema import KEYS_TABLE
 from infinite_scheduler.store.sql.statements import NewRow
 
 REQUEST: Final = ("id", "app", "shard", "wish", "job_ids", "due_ms")
-VERDICT: Final = ("request", "granted", "at_ms")
+DECISION: Final = ("request", "granted", "at_ms")
 KEY: Final = ("app", "idempotency_key", "id", "digest", "created_ms")
 ATTEMPT: Final = ("id", "attempt", "app", "started_ms", "finished_ms", "node", "error")
 MARK: Final = ("app", "shard", "id", "size")
@@ -85,7 +85,7 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
 
     def write_decisions(self, decisions: Mapping[bytes, bool], now_ms: int) -> None:
         self._run_many(
-            self._dialect.upsert("scheduler_verdicts", VERDICT, ("request",)),
+            self._dialect.upsert("scheduler_verdicts", DECISION, ("request",)),
             [(request, granted, now_ms) for request, granted in sorted(decisions.items())],
         )
 

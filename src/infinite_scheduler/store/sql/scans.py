@@ -55,7 +55,7 @@ class Scans(JobRows):
             rows, end = _merged(rows, end, others, others_end, scan)
         return jobs_of(scan.app, rows), end
 
-    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+    def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
         ranges = [
             (scan, table, "position" if table == moved_table(scan.app) else "id")
             for scan in scans

@@ -1,7 +1,8 @@
 """What the line protocol needs from a database: statements inside one transaction, and sessions that run transactions.
 
-Everything that the protocol promises is decided above this interface (door.py, owner.py); below it are only statements.
-So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
+Everything that the protocol promises is decided above this interface (protocol/anybody.py, protocol/owner.py); below it
+are only statements. So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED
+database of the tests.
 """
 
 from abc import ABC, abstractmethod
@@ -97,7 +98,7 @@ class Statements(ABC):
         """
 
     @abstractmethod
-    def empty(self, scans: Sequence[Scan]) -> Collection[str]:
+    def apps_without_jobs(self, scans: Sequence[Scan]) -> Collection[str]:
         """Of these scans, one per app, the apps that have neither rows nor entries in the range.
 
         Shards, status and priority are not looked at.
@@ -312,7 +313,7 @@ class Database(ABC):
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         """Create tables ahead, drop or prune what is settled and past its retention, fold counters: a short slice."""
 
-    async def prepared(self, app: str) -> frozenset[int] | None:
+    async def existing_periods(self, app: str) -> frozenset[int] | None:
         """The periods for which the app has a table, for a process that may not create any; None: it may."""
         del app
         return None

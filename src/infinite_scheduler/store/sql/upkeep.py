@@ -21,8 +21,8 @@ SLICES: Final = 100
 TOGETHER: Final = 24
 """Tables that are created at once: no other process can create any meanwhile."""
 
-VERDICT_MS: Final = 3_600_000
-"""Verdicts are kept this long; a caller waits for one only for seconds."""
+DECISION_MS: Final = 3_600_000
+"""Decisions are kept this long; a caller waits for one only for seconds."""
 
 NODE_MS: Final = 3_600_000
 """A node that was silent for this long and owns nothing is deleted; if it is alive, its next heartbeat adds it."""
@@ -84,7 +84,7 @@ class Maintainer:
             self._prune_attempts,
             self._prune_keys,
             self._prune_letters,
-            self._prune_verdicts,
+            self._prune_decisions,
             self._prune_counters,
             self._forget_nodes,
         ):
@@ -182,10 +182,10 @@ class Maintainer:
             if old:
                 self._spend(await self._write(lambda tx, old=old: tx.delete_letters(old)))  # type: ignore[misc]
 
-    async def _prune_verdicts(self) -> None:
+    async def _prune_decisions(self) -> None:
         count = SLICE
         while count == SLICE and self._slices > 0:
-            old = await self._read(lambda tx: tx.old_decisions(self._now_ms - VERDICT_MS))
+            old = await self._read(lambda tx: tx.old_decisions(self._now_ms - DECISION_MS))
             count = len(old)
             if old:
                 self._spend(await self._write(lambda tx, old=old: tx.delete_decisions(old)))  # type: ignore[misc]

@@ -60,7 +60,7 @@ class UpkeepRows(SqlStatements):
 
     def idle_apps(self, apps: Sequence[str]) -> tuple[Collection[str], Collection[str]]:
         """The apps that have nothing to maintain, and those that have no jobs, so that no tables need be made ahead."""
-        without_jobs = self.empty(
+        without_jobs = self.apps_without_jobs(
             [Scan(app=app, shards=frozenset({0}), start=FIRST, end=LAST, limit=1, room=1) for app in apps]
         )
         return [app for app in without_jobs if not self._periods(app)], without_jobs

@@ -168,7 +168,7 @@ class ChangingContract(Promises):
         await owner.answer(await owner.requests())
         assert (await bench.decided(asking)).granted
 
-    async def test_a_verdict_counts_even_if_the_patience_is_over_when_it_is_seen(self, bench: Bench) -> None:
+    async def test_a_decision_counts_even_if_the_time_out_is_over_when_it_is_seen(self, bench: Bench) -> None:
         owner = await bench.owner(line_in_ms=30_000)
         elsewhere = await bench.process()
         (accepted,) = await bench.add(1000)

@@ -22,7 +22,15 @@ from infinite_scheduler.store.inbox import (
     new_letter_id,
 )
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.testing.store_contract.contract_bench import SHARD, Bench, Promises, keys, needing, refused
+from infinite_scheduler.testing.store_contract.contract_bench import (
+    ROOM,
+    SHARD,
+    Bench,
+    Promises,
+    keys,
+    needing,
+    refused,
+)
 
 SOURCE: Final = Source("door", "jobs", 0)
 OTHER: Final = Source("door", "jobs", 1)
@@ -107,7 +115,7 @@ class IngestingContract(Promises):
         with refused(PositionsMoved):
             await inbox.take([keyed(bench)], [letter(bench)], [move(None, 5, OTHER), move(None, 5)])
         assert await jobs_in(bench.store) == 1
-        assert (await inbox.letters(LetterQuery())).letters == []
+        assert (await inbox.letters(LetterQuery(room=ROOM))).letters == []
         assert await inbox.live_keys() == 1
         assert await inbox.positions() == [TopicPosition(source=SOURCE, next=5, topic_id=None, moved_ms=moved_ms)]
 
@@ -116,7 +124,7 @@ class IngestingContract(Promises):
         with refused(UnknownApp, "'nobody'", "mail"):
             await inbox.take([bench.spec(), bench.spec(app="nobody")], [letter(bench)], [move(None, 2)])
         assert await jobs_in(bench.store) == 0
-        assert (await inbox.letters(LetterQuery())).letters == []
+        assert (await inbox.letters(LetterQuery(room=ROOM))).letters == []
         assert await inbox.positions() == []
 
     async def test_of_two_who_read_the_same_partition_one_gets_in(self, bench: Bench) -> None:
@@ -132,7 +140,7 @@ class IngestingContract(Promises):
             assert [type(answer) for answer in answers].count(PositionsMoved) == 2
             seen = following
         assert await jobs_in(bench.store) == 5
-        assert len((await bench.store.inbox().letters(LetterQuery())).letters) == 5
+        assert len((await bench.store.inbox().letters(LetterQuery(room=ROOM))).letters) == 5
 
     async def test_those_who_read_other_partitions_do_not_meet(self, bench: Bench) -> None:
         inboxes = [(await bench.process()).inbox() for _ in range(3)]
@@ -185,7 +193,7 @@ class IngestingContract(Promises):
         inbox = bench.store.inbox()
         assert list(await inbox.take([], [], [])) == []
         assert list(await inbox.take([], [letter(bench, 4)], [])) == []
-        assert offsets((await inbox.letters(LetterQuery())).letters) == [4]
+        assert offsets((await inbox.letters(LetterQuery(room=ROOM))).letters) == [4]
 
     async def test_a_large_batch_with_keys_is_taken_in_one_call(self, bench: Bench) -> None:
         specs = [keyed(bench, str(number)) for number in range(2500)]
@@ -264,7 +272,7 @@ class IngestingContract(Promises):
         ]
         await inbox.take([], letters, [move(None, 5)])
         assert [await inbox.letter(one.id) for one in letters] == letters
-        assert (await inbox.letters(LetterQuery(oldest_first=True))).letters == letters
+        assert (await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters == letters
         assert await inbox.letter(letters[0].id[:-1] + "x") is None
         assert await inbox.letter("no id") is None
 
@@ -287,12 +295,12 @@ class IngestingContract(Promises):
         for offset in range(7):
             await inbox.take([], [letter(bench, offset)], [])
             bench.clock.advance(offset % 2)  # two of one moment, too
-        found = await pages(inbox, LetterQuery(limit=3))
+        found = await pages(inbox, LetterQuery(room=ROOM, limit=3))
         assert [offsets(page.letters) for page in found] == [[6, 5, 4], [3, 2, 1], [0]]
-        found = await pages(inbox, LetterQuery(limit=7, oldest_first=True))
+        found = await pages(inbox, LetterQuery(room=ROOM, limit=7, oldest_first=True))
         assert [offsets(page.letters) for page in found] == [[0, 1, 2, 3, 4, 5, 6]]
         with refused(InvalidRequest, "'nonsense'"):
-            await inbox.letters(LetterQuery(cursor="nonsense"))
+            await inbox.letters(LetterQuery(room=ROOM, cursor="nonsense"))
 
     async def test_dead_letters_are_listed_by_group_topic_state_and_age(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
@@ -304,7 +312,7 @@ class IngestingContract(Promises):
             bench.clock.advance(10)
 
         async def found(**wanted: Any) -> list[int]:
-            return offsets((await inbox.letters(LetterQuery(oldest_first=True, **wanted))).letters)
+            return offsets((await inbox.letters(LetterQuery(room=ROOM, oldest_first=True, **wanted))).letters)
 
         assert await found(group="g0") == [0, 2]
         assert await found(topic="t1") == [2, 3]
@@ -333,7 +341,7 @@ class IngestingContract(Promises):
         await inbox.mark([everything[1]], LetterState.REFUSED, "too large: \0")
         await inbox.mark([*everything, "no id", new_letter_id(bench.now)], LetterState.SENT, "again")
         await inbox.mark([], LetterState.SENT)
-        found = (await inbox.letters(LetterQuery(oldest_first=True))).letters
+        found = (await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters
         assert [(str(one.state), one.note) for one in found] == [
             ("sent", None), ("refused", "too large: \\0"), ("sent", "again"), ("kept", None),
         ]  # fmt: skip
@@ -403,10 +411,10 @@ class ForgettingContract(Promises):
         bench.clock.advance(7 * DAY_MS)
         await inbox.take([], [letter(bench, 9, state=LetterState.SENT)], [])
         await node.ownership.maintain()
-        assert len((await inbox.letters(LetterQuery())).letters) == 6
+        assert len((await inbox.letters(LetterQuery(room=ROOM))).letters) == 6
         bench.clock.advance(1)
         await node.ownership.maintain()
-        assert offsets((await inbox.letters(LetterQuery(oldest_first=True))).letters) == [0, 9]
+        assert offsets((await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters) == [0, 9]
 
     async def test_many_and_large_dead_letters_go_too(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
@@ -418,4 +426,4 @@ class ForgettingContract(Promises):
         bench.clock.advance(8 * DAY_MS)
         done = await node.ownership.maintain()
         assert done.rows_pruned >= len(large) + len(small)
-        assert offsets((await inbox.letters(LetterQuery(oldest_first=True))).letters) == [4, 5, 6]
+        assert offsets((await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters) == [4, 5, 6]

@@ -159,7 +159,7 @@ class OwningContract(Promises):
 
     # Reloading
 
-    async def test_reload_keeps_the_reign_and_says_where_it_stands(self, bench: Bench) -> None:
+    async def test_reload_keeps_the_epoch_and_says_where_it_stands(self, bench: Bench) -> None:
         owner = await bench.owner()
         await owner.advance(bench.now + 30_000, bench.now - 5)
         (grant,) = await owner.ownership.reload(owner.owners, (), LIFTED)

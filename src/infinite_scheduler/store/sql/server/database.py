@@ -33,15 +33,15 @@ class ServerDatabase(Database):
         self._connections = connections
         self._process = os.urandom(8).hex()
         self._tables = TableMaker(driver, allowed=ddl)
-        self._worker: DatabaseThread | None = None  # changes tables, which can take long
+        self._thread: DatabaseThread | None = None  # changes tables, which can take long
         self._sessions: dict[str, Session] = {}
         self._looks: dict[OldTable, Look] = {}
 
     async def open(self) -> None:
         share_the_interpreter()
-        self._worker = self._worker or DatabaseThread("tables")
+        self._thread = self._thread or DatabaseThread("tables")
         try:
-            self.found = await self._worker.do(self._tables.migrate)
+            self.found = await self._thread.do(self._tables.migrate)
         except BaseException:
             await self.close()
             raise
@@ -49,12 +49,12 @@ class ServerDatabase(Database):
     async def close(self) -> None:
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.close() for session in sessions.values()))  # waits for a frozen server only once
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await end(worker, lambda: None)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await end(thread, lambda: None)
 
     def session(self, name: str) -> Session:
-        if self._worker is None:
+        if self._thread is None:
             raise StoreUnavailable("the store is not open")
         if name not in self._sessions:
             if name == DOOR:
@@ -68,12 +68,12 @@ class ServerDatabase(Database):
         return ServerSession(name, Link(self._driver, self._tables, f"{self._process}-{name}"))
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
-        if self._worker is None:
+        if self._thread is None:
             raise StoreUnavailable("the store is not open")
         maintainer = ServerMaintainer(
             self.session("upkeep"),
             self._tables,
-            self._worker,
+            self._thread,
             self._looks,
             now_ms=now_ms,
             retention_ms=retention_ms,
@@ -81,7 +81,7 @@ class ServerDatabase(Database):
         )
         return await maintainer.run()
 
-    async def prepared(self, app: str) -> frozenset[int] | None:
+    async def existing_periods(self, app: str) -> frozenset[int] | None:
         if self._tables.allowed:
             return None
         return await self.session("reader").read(cast("Body[frozenset[int]]", lambda tx: tx.periods(app)))

@@ -229,24 +229,24 @@ class Link:
 
 
 class ServerSession(Session):
-    """Transactions in the thread of a worker, on a connection of its own."""
+    """Transactions in a thread and on a connection of their own."""
 
     def __init__(self, name: str, link: Link) -> None:
         self._link = link
-        self._worker = DatabaseThread(name)
+        self._thread = DatabaseThread(name)
 
     async def write(self, body: Body[T]) -> T:
-        return await self._worker.do(lambda: self._link.write(body))
+        return await self._thread.do(lambda: self._link.write(body))
 
     async def read(self, body: Body[T]) -> T:
-        return await self._worker.do(lambda: self._link.read(body))
+        return await self._thread.do(lambda: self._link.read(body))
 
     async def changed(self) -> bool:
         return True
 
     async def close(self) -> None:
         """Disconnect after the transaction in progress; do not wait for a server that does not answer."""
-        await end(self._worker, self._link.close)
+        await end(self._thread, self._link.close)
 
 
 class SharedSession(Session):
@@ -277,16 +277,16 @@ class SharedSession(Session):
             self._busy[idlest] -= 1
 
 
-async def end(worker: DatabaseThread, last: Callable[[], None]) -> None:
-    """Let a worker finish, then run one last step; if it hangs, it does so later, without being waited for."""
+async def end(thread: DatabaseThread, last: Callable[[], None]) -> None:
+    """Let a thread finish, then run one last step; if it hangs, it does so later, without being waited for."""
     try:
-        await asyncio.wait_for(worker.do(last), CLOSE_S)
+        await asyncio.wait_for(thread.do(last), CLOSE_S)
     except (StoreUnavailable, TimeoutError):
-        worker.post(last)
-        worker.stop()
+        thread.post(last)
+        thread.stop()
     else:
-        worker.stop()
-        worker.join()
+        thread.stop()
+        thread.join()
 
 
 def _pause(tries: int) -> None:

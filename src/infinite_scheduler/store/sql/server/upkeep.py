@@ -36,11 +36,11 @@ class ServerMaintainer(Maintainer):
     """One round of maintenance on a server; `looks` are remembered from round to round."""
 
     def __init__(
-        self, session: Session, tables: TableMaker, worker: DatabaseThread, looks: dict[OldTable, Look], **times: Any
+        self, session: Session, tables: TableMaker, thread: DatabaseThread, looks: dict[OldTable, Look], **times: Any
     ) -> None:
         super().__init__(session, session, **times)
         self._tables = tables
-        self._worker = worker
+        self._thread = thread
         self._looks = looks
         self._retention_ms = self._now_ms - self._old_ms
 
@@ -84,7 +84,7 @@ class ServerMaintainer(Maintainer):
         if not asked:
             self._looks.pop(table)
             return False
-        return await self._worker.do(
+        return await self._thread.do(
             partial(self._tables.drop, name, lambda tx: tx.may_drop(app, period, self._old_ms, revivals))
         )
 

@@ -73,9 +73,9 @@ class SqliteDatabase(Database):
             raise
 
     def _checkpoint_beside(self) -> None:
-        worker, transactions = self._open[LANE]
-        if worker is not None:
-            finish = partial(_finish_log, worker, transactions)
+        thread, transactions = self._open[LANE]
+        if thread is not None:
+            finish = partial(_finish_log, thread, transactions)
             self._checkpointer = Checkpointer(
                 self._path, partial(connect, self._path), finish, self._turns().checkpointing
             )
@@ -89,11 +89,11 @@ class SqliteDatabase(Database):
         if self._inline:
             self._open[name] = None, self._transactions(name)
             return
-        worker = DatabaseThread(f"sqlite-{name}")
+        thread = DatabaseThread(f"sqlite-{name}")
         try:
-            self._open[name] = worker, await worker.do(lambda: self._transactions(name))
+            self._open[name] = thread, await thread.do(lambda: self._transactions(name))
         except BaseException:
-            worker.stop()
+            thread.stop()
             raise
 
     def _transactions(self, name: str) -> Transactions:
@@ -122,13 +122,13 @@ class SqliteDatabase(Database):
         with suppress(SchedulerError):  # if the database does not answer, the locks go with the process
             await self._leave()
         for name in reversed(list(self._open)):
-            worker, transactions = self._open.pop(name)
-            if worker is None:
+            thread, transactions = self._open.pop(name)
+            if thread is None:
                 transactions.close()
             else:
-                await worker.do(partial(self._disconnect, name, transactions))
-                worker.stop()
-                worker.join()
+                await thread.do(partial(self._disconnect, name, transactions))
+                thread.stop()
+                thread.join()
 
     def _disconnect(self, name: str, transactions: Transactions) -> None:
         """Close a connection; the lane's is the last."""
@@ -156,8 +156,8 @@ class SqliteDatabase(Database):
         opened = self._open.get(name) or self._open.get(LANE)
         if opened is None:
             raise StoreUnavailable("the store is not open")
-        worker, transactions = opened
-        return InlineSession(transactions) if worker is None else ThreadSession(worker, transactions)
+        thread, transactions = opened
+        return InlineSession(transactions) if thread is None else ThreadSession(thread, transactions)
 
     async def maintain(self, *, now_ms: int, retention_ms: int, idempotency_ms: int) -> Upkeep:
         maintainer = Maintainer(
@@ -188,14 +188,14 @@ class SqliteDatabase(Database):
             self._nonces.add(nonce)
 
 
-def _finish_log(worker: DatabaseThread, transactions: Transactions, done: Callable[[], None]) -> None:
+def _finish_log(thread: DatabaseThread, transactions: Transactions, done: Callable[[], None]) -> None:
     """Let the lane finish the log."""
 
     def step() -> None:
         transactions.checkpoint()
         done()
 
-    worker.post(step)
+    thread.post(step)
 
 
 _WRITING: Final = {

@@ -30,7 +30,7 @@ def lock(handle: int) -> None:
 
 
 def share(handle: int, start: int, length: int) -> None:
-    """Share a part of the file with others who do, to the exclusion of those who want it alone. Needs OFD locks."""
+    """Take a shared lock on a part of the file; it excludes exclusive locks. Needs OFD locks."""
     fcntl.fcntl(handle, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, start, length, 0))
 
 

@@ -2,9 +2,9 @@
 
 SQLite's locks are POSIX record locks, which a process loses when it closes *any* handle of the file: a handler that
 copies the database is enough. Two of them are held for as long as a connection is open, and SQLite never takes them
-again. If the one on the database file is missing, the next process that closes it believes to be the last: it removes
-the log that this process goes on writing to, and no other sees those commits. If the one on the `-shm` file is missing,
-the next process that opens the database empties that file, which is the memory that all of them share.
+again. If the one on the database file is missing, the next process that closes it believes that it is the last: it
+removes the log that this process goes on writing to, and no other sees those commits. If the one on the `-shm` file is
+missing, the next process that opens the database empties that file, which is the memory that all of them share.
 
 Locks of open file descriptions exclude the same processes, and stay.
 """

@@ -73,7 +73,7 @@ class Transactions:
             self.failed()
             raise
         finally:
-            self._turns.writing.__exit__(None, None, None)
+            self._turns.writing.give_back()
         self.committed(self._connection.total_changes - before)
         return result
 
@@ -140,7 +140,7 @@ class Transactions:
 
     def _begin_write(self) -> None:
         with self._turns.waiting:
-            self._turns.writing.__enter__()  # until the transaction has ended
+            self._turns.writing.take()  # until the transaction has ended
             self._insist(lambda: self._connection.execute("BEGIN IMMEDIATE"))
 
     def _commit(self) -> None:
@@ -194,21 +194,21 @@ class InlineSession(Session):
 
 
 class ThreadSession(Session):
-    """Transactions in the thread of a worker, which several sessions may share."""
+    """Transactions in a thread, which several sessions may share."""
 
-    def __init__(self, worker: DatabaseThread, transactions: Transactions) -> None:
-        self._worker = worker
+    def __init__(self, thread: DatabaseThread, transactions: Transactions) -> None:
+        self._thread = thread
         self._transactions = transactions
         self._version = -1
 
     async def write(self, body: Body[T]) -> T:
-        return await self._worker.do(lambda: self._transactions.write(body))
+        return await self._thread.do(lambda: self._transactions.write(body))
 
     async def read(self, body: Body[T]) -> T:
-        return await self._worker.do(lambda: self._transactions.read(body))
+        return await self._thread.do(lambda: self._transactions.read(body))
 
     async def changed(self) -> bool:
-        before, self._version = self._version, await self._worker.do(self._transactions.version)
+        before, self._version = self._version, await self._thread.do(self._transactions.version)
         return self._version != before
 
     async def close(self) -> None:

@@ -1,38 +1,54 @@
-"""Turns between processes that write to one SQLite file: nobody is overtaken, and no two do it at the same time.
+"""Turns between processes that write to one SQLite file: one that waits is not overtaken, and one writes at a time.
 
 SQLite sees to the second by itself, with record locks on the `-shm` file. A process loses those when it closes any
 other handle of that file, such as a handler does that copies the folder: amid a transaction, another process could then
 write to the same place of the log. The locks here are of another kind, which is not lost, and on files of their own.
-They are held beside SQLite's, never instead: whoever has waited in vain goes on, and SQLite's lock decides.
+They are held beside SQLite's, never instead: a process whose wait times out goes on, and SQLite's lock decides.
 """
 
 import fcntl
 import os
 import random
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
-COURTESY_S: Final = 0.1
+TURN_WAIT_S: Final = 0.1
 """How long a process waits for its turn: one that was stopped during its own must not block the others."""
 
 WRITING_S: Final = 1.0
 """How long a process waits for another one to end its transaction, before it tries with SQLite's lock alone."""
 
 
-class FileTurn:
-    """A lock on a file, held for a moment. Entering it tells whether it was free in time."""
+class Turn:
+    """The turn of a process that shares nothing: it has it whenever it wants."""
 
-    def __init__(self, path: Path, patience_s: float) -> None:
+    def take(self) -> bool:
+        """Wait for it; if it is held already, nothing happens. False: it was not free in time."""
+        return True
+
+    def give_back(self) -> None:
+        """Let others have it; if it is not held, nothing happens."""
+
+    def __enter__(self) -> bool:
+        return self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class FileTurn(Turn):
+    """The turn of a process that shares a file with others: a lock on it, held for a moment."""
+
+    def __init__(self, path: Path, wait_s: float) -> None:
         self._path = path
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._handle: int | None = None
         _all.add(self)
 
-    def __enter__(self) -> bool:
-        """Wait for it; if it is held already, nothing happens."""
+    def take(self) -> bool:
         if self._handle is not None:
             return True
         # Opened again each time: a handle that is kept would be shared with children, and with it the lock.
@@ -40,12 +56,12 @@ class FileTurn:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             began = time.monotonic()
             while not _taken(self._handle):
-                if time.monotonic() - began >= self._patience_s:
+                if time.monotonic() - began >= self._wait_s:
                     return False
                 pause()
         return True
 
-    def __exit__(self, *_: object) -> None:
+    def give_back(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
@@ -54,21 +70,21 @@ class FileTurn:
 class Turns(NamedTuple):
     """The turns of one connection that writes."""
 
-    waiting: AbstractContextManager[bool] = nullcontext(True)
+    waiting: Turn = Turn()
     """Held only while the process waits for the write lock. SQLite gives that to whichever process asks at the right
     moment: one that writes all the time asks again at once, and others would find it free only by luck."""
 
-    writing: AbstractContextManager[bool] = nullcontext(True)
+    writing: Turn = Turn()
     """Held for a transaction."""
 
-    checkpointing: AbstractContextManager[bool] = nullcontext(True)
+    checkpointing: Turn = Turn()
     """Held while pages are moved from the log into the database."""
 
     @classmethod
     def of_processes(cls, folder: Path) -> "Turns":
         """Turns by files in this folder."""
         return cls(
-            waiting=FileTurn(folder / "turn", COURTESY_S),
+            waiting=FileTurn(folder / "turn", TURN_WAIT_S),
             writing=FileTurn(folder / "write", WRITING_S),
             checkpointing=FileTurn(folder / "checkpoint", 0),
         )
@@ -81,7 +97,7 @@ def _let_go() -> None:
     """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
     for turn in list(_all):
         with suppress(OSError):
-            turn.__exit__()
+            turn.give_back()
 
 
 os.register_at_fork(after_in_child=_let_go)
