@@ -224,7 +224,6 @@ MUTANTS = (
         "        file = _file(os.stat(name))  # noqa: PTH116 - opening it to find out would be too late\n",
         "        with open(name) as opened:\n            file = _file(os.fstat(opened.fileno()))\n",
         (*IN_USE, "-k", "own_connections or another_in_its_process"),
-        survives="SQLite has no lock yet that is not taken again, or the process holds those of this module by then",
     ),
     Mutant(
         "a database in use stays so when its last store is closed",
