@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler import Client
+from infinite_scheduler import Client, stop_signals
 from tests.waiting import until
 
 BOUND_S = 30
@@ -285,3 +285,10 @@ def is_gone(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_program_has_its_own_signal_handlers_back_after_a_run() -> None:
+    before = [signal.getsignal(number) for number in stop_signals.NUMBERS]
+    with stop_signals.StopSignals(lambda: None):
+        assert all(signal.getsignal(number) not in before for number in stop_signals.NUMBERS)
+    assert [signal.getsignal(number) for number in stop_signals.NUMBERS] == before

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import ConfigError, InvalidRequest
 from infinite_scheduler.model import DAY_MS
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.sqlite.database import path_of
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements
-from infinite_scheduler.store.sql.tables import SqlApp
+from infinite_scheduler.store.sql.tables import SqlApp, moved_table
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of, settle
 from tests.integration.sqlite.sqlite_file import opened
 from tests.waiting import until
@@ -172,3 +174,16 @@ async def test_looks_at_many_apps_leave_few_and_short_statements_in_the_cache(se
     asked = [text for text in texts if "LIMIT 1" in text]
     assert len(asked) == 2 * len(apps)
     assert max(map(len, asked)) < 200
+
+
+async def test_an_app_whose_table_is_missing_has_it_when_it_is_registered_again(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}", SystemClock())
+    await store.open()
+    try:
+        await store.register_all({SMS: 1})
+        with closing(sqlite3.connect(path)) as shell:
+            shell.execute(f"DROP TABLE {moved_table(SMS)}")
+            await store.register_all({SMS: 1})
+            assert shell.execute(f"SELECT COUNT(*) FROM {moved_table(SMS)}").fetchone() == (0,)
+    finally:
+        await store.close()

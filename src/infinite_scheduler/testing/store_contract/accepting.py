@@ -1,6 +1,6 @@
 """Promises about accepting jobs."""
 
-from infinite_scheduler.errors import InvalidRequest, KeyConflict, StoreMismatch, UnknownApp
+from infinite_scheduler.errors import KeyConflict, StoreMismatch, UnknownApp
 from infinite_scheduler.model import DAY_MS, JobSpec, Priority, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.accepting import Holder
@@ -77,15 +77,6 @@ class AcceptingContract(Promises):
         elsewhere = await bench.process()
         assert await elsewhere.register_all(wanted) == found[:-1]
         assert await bench.add(1000, app="app29")
-
-    async def test_if_one_of_many_apps_is_refused_none_is_added(self, bench: Bench) -> None:
-        await bench.store.register("wide", 4)
-        with refused(StoreMismatch, "'wide'", "4", "8"):
-            await bench.store.register_all({"sms": 1, "wide": 8})
-        with refused(InvalidRequest, "'much'", "100000"):
-            await bench.store.register_all({"sms": 1, "much": 100_000})
-        with refused(UnknownApp, "'sms'"):
-            await bench.add(1000, app="sms")
 
     async def test_an_app_keeps_its_number_of_shards(self, bench: Bench) -> None:
         first = await bench.store.register("wide", 4)
