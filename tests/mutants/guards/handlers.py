@@ -37,7 +37,7 @@ MUTANTS = (
         STOP_SIGNALS,
         "if self._asked or os.getpid() != self._process:",
         "if self._asked:",
-        (*SIGNALS, "-k", "fork_and_stay"),
+        (*SIGNALS, "-k", "ends_a_forked_child"),
     ),
     Mutant(
         "a handler that cancels all tasks leaves a stop unfinished",
