@@ -249,7 +249,7 @@ def test_a_wait_is_a_timedelta_or_a_number_of_seconds(
 def test_wrong_arguments_are_refused_in_words(arguments: Any, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=re.escape(said)) as refused:
         DestinationAway(*arguments)
-    ends = ("such as retry_after=30", "or pass the exception that was caught")
+    ends = ("such as retry_after=30", "or DestinationAway(error)")
     assert str(refused.value).endswith(ends), "what to type comes last"
     assert RetryPolicy().next_attempt_ms(attempt=1, created_ms=0, finished_ms=0, error=refused.value, rand=lambda: 0.0)
 

@@ -27,7 +27,7 @@ NEXT_WAIT: Final = 20
 """After a wait in vain, the next one begins this many waits later: a stuck process costs others 5 % of their time."""
 
 
-class Turn:
+class ProcessTurn:
     """The turn of a process that shares nothing: it has it whenever it wants."""
 
     def take(self) -> bool:
@@ -44,7 +44,7 @@ class Turn:
         self.give_back()
 
 
-class FileTurn(Turn):
+class FileTurn(ProcessTurn):
     """The turn of a process that shares a file with others: a lock on it, held for a moment."""
 
     def __init__(self, path: Path, wait_s: float) -> None:
@@ -94,14 +94,14 @@ class FileTurn(Turn):
 class Turns(NamedTuple):
     """The turns of one connection that writes."""
 
-    waiting: Turn = Turn()
+    waiting: ProcessTurn = ProcessTurn()
     """Held only while the process waits for the write lock. SQLite gives that to whichever process asks at the right
     moment: one that writes all the time asks again at once, and others would find it free only by luck."""
 
-    writing: Turn = Turn()
+    writing: ProcessTurn = ProcessTurn()
     """Held for a transaction."""
 
-    checkpointing: Turn = Turn()
+    checkpointing: ProcessTurn = ProcessTurn()
     """Held while pages are moved from the log into the database."""
 
     @classmethod
