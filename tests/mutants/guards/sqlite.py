@@ -134,14 +134,14 @@ MUTANTS = (
         "the waiting process is overtaken",
         TURNS,
         'waiting=FileTurn(folder / "turn", TURN_WAIT_S)',
-        "waiting=Turn()",
+        "waiting=ProcessTurn()",
         (*SESSIONS, "-k", "overtaken"),
     ),
     Mutant(
         "another process writes amid a transaction that has lost SQLite's lock",
         TURNS,
         'writing=FileTurn(folder / "write", WRITING_S)',
-        "writing=Turn()",
+        "writing=ProcessTurn()",
         (*IN_USE, "-k", "amid_a_transaction"),
     ),
     Mutant(
@@ -155,7 +155,7 @@ MUTANTS = (
         "two processes move the log at the same time",
         TURNS,
         'checkpointing=FileTurn(folder / "checkpoint", 0)',
-        "checkpointing=Turn()",
+        "checkpointing=ProcessTurn()",
         (*IN_USE, "-k", "move_the_log"),
     ),
     Mutant(
