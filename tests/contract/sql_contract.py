@@ -2,10 +2,11 @@
 
 import pytest
 
+from infinite_scheduler.errors import InvalidRequest, StoreMismatch, UnknownApp
 from infinite_scheduler.model import DAY_MS, JobId
 from infinite_scheduler.testing import StoreContract
 from infinite_scheduler.testing.store_contract import Bench
-from infinite_scheduler.testing.store_contract.contract_bench import keys
+from infinite_scheduler.testing.store_contract.contract_bench import keys, refused
 from infinite_scheduler.testing.store_contract.scanning import LARGE, move
 
 
@@ -27,6 +28,17 @@ class SqlStoreContract(StoreContract):
         near, far = await bench.add(0, 40 * DAY_MS)
         assert (await bench.record(near)).kept_in == "mail_scheduled_jobs_20260101"
         assert (await bench.record(far)).kept_in == "mail_scheduled_jobs_later"
+
+    # Apps
+
+    async def test_if_one_of_many_apps_is_refused_none_is_added(self, bench: Bench) -> None:
+        await bench.store.register("wide", 4)
+        with refused(StoreMismatch, "'wide'", "4", "8"):
+            await bench.store.register_all({"sms": 1, "wide": 8})
+        with refused(InvalidRequest, "'much'", "100000"):
+            await bench.store.register_all({"sms": 1, "much": 100_000})
+        with refused(UnknownApp, "'sms'"):
+            await bench.add(1000, app="sms")
 
     # Requests
 

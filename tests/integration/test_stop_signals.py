@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infinite_scheduler import Client
+from infinite_scheduler import Client, stop_signals
 from tests.waiting import until
 
 BOUND_S = 30
@@ -285,3 +285,29 @@ def is_gone(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_program_has_its_own_signal_handlers_back_after_a_run() -> None:
+    before = [signal.getsignal(number) for number in stop_signals.NUMBERS]
+    with stop_signals.StopSignals(lambda: None):
+        assert all(signal.getsignal(number) not in before for number in stop_signals.NUMBERS)
+    assert [signal.getsignal(number) for number in stop_signals.NUMBERS] == before
+
+
+CHILD = """
+import os, signal, time
+from infinite_scheduler.stop_signals import StopSignals
+
+with StopSignals(lambda: print("asked", flush=True)):
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_signal_ends_a_forked_child_and_asks_nobody_to_stop() -> None:
+    ended = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{128 + signal.SIGTERM}\n"

@@ -146,6 +146,31 @@ async def test_apps_without_jobs_cost_few_steps_and_scans() -> None:
         assert len(world.delivered(busy)) >= 28
 
 
+async def test_apps_whose_last_range_had_jobs_are_scanned_without_asking_whether_they_have_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    without_jobs = SqlOwnership.apps_without_jobs
+
+    async def noted(ownership: SqlOwnership, scans: Sequence[Scan]) -> Collection[str]:
+        asked.append(len(scans))
+        return await without_jobs(ownership, scans)
+
+    monkeypatch.setattr(SqlOwnership, "apps_without_jobs", noted)
+    working = 2 * MANY_WINDOWS
+    async with rig() as world:
+        await many_apps(world, working)
+        for app in range(working):
+            await world.add(*range(20_000, 120_000, 500), app=f"app{app}")
+        await world.advance(30_000)
+        asked.clear()
+        await world.advance(60_000)
+        assert asked == []
+        await world.advance(120_000)
+        assert len(world.deliveries) == 200 * working
+        assert asked, "they have no jobs any more"
+
+
 async def test_a_job_before_a_far_line_is_handed_over_at_its_moment() -> None:
     async with rig() as world:
         node = await many_apps(world)

@@ -60,7 +60,8 @@ class Window:
         self._by_priority = False  # the backlog is too large to be read for all priorities at once
         self._full = False  # there was no room for what should have been read next
         self._passed = [0] * len(Priority)  # jobs of higher priorities that came in since this one was last read
-        self.may_be_empty = True  # what is left to scan has not been found to contain anything
+        self.may_be_empty = True  # what is left to scan has not been found to contain anything, nor what was before it
+        self._had_jobs = False  # jobs were read since the line last moved
         self.quiet = False  # there is nothing to do but to answer requests and, at `_line_due_ms`, to move the line
         self._line_due_ms = 0  # 0: something has changed, and it is to be found out
 
@@ -264,7 +265,7 @@ class Window:
 
     def _all_is_read(self) -> None:
         self._backlog = self._by_priority = False
-        self.may_be_empty = True
+        self.may_be_empty = not self._had_jobs
         self._passed = [0] * len(Priority)
 
     def _scan_of_lower(self, left: Mapping[Priority, Sequence[OwnedShard]], now_ms: int) -> Scan | None:
@@ -327,6 +328,7 @@ class Window:
                     break
         self._found += len(page.jobs)
         if page.jobs:
+            self._had_jobs = True
             size = sum(job.size for job in page.jobs) // len(page.jobs)
             self._typical = max(self._typical // 2, size)
 
@@ -392,6 +394,7 @@ class Window:
                 owned.low_ms = step.low_ms
         self._step_ms = self._shortest_step_ms if self._found else min(2 * self._step_ms, self._longest_step_ms)
         self._found = 0
+        self._had_jobs = False
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long the line may stay where it is."""

@@ -93,8 +93,8 @@ def reason(error: "KafkaError", options: KafkaOptions, topic: str | None = None)
     told = error.str()
     sentence = _UNTRUSTED if _UNTRUSTED_MARK in told else _SENTENCES.get(error.name())
     if sentence is None:
-        where = f"topic {topic!r} on {options.bootstrap_servers}" if topic else options.bootstrap_servers
-        return options.without_secrets(f"Kafka ({where}): {told} ({error.name()})")
+        position = f"topic {topic!r} on {options.bootstrap_servers}" if topic else options.bootstrap_servers
+        return options.without_secrets(f"Kafka ({position}): {told} ({error.name()})")
     text = sentence.format(topic=topic or "", servers=options.bootstrap_servers)
     return options.without_secrets(f"{text} ({told})")
 

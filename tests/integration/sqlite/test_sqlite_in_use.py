@@ -1,8 +1,10 @@
 """A database in use is not taken for abandoned, whatever its process does to the files: with stores as processes."""
 
 import asyncio
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import sqlite3
 import struct
@@ -20,7 +22,7 @@ from infinite_scheduler.store.sql.sqlite.session import ThreadSession
 from infinite_scheduler.store.sql.statements import Session
 from infinite_scheduler.store.sql.tables import SqlApp
 from tests.contract.test_statements import NOW
-from tests.integration.sqlite.sqlite_file import BOUND_S, said
+from tests.integration.sqlite.sqlite_file import BOUND_S, opened, said
 
 pytestmark = pytest.mark.skipif(not file_lock.OFD, reason="needs locks of open file descriptions")
 
@@ -244,3 +246,43 @@ async def test_no_two_processes_move_the_log_at_the_same_time(path: Path, start:
     other.wait()
     transactions.checkpoint()
     assert written_ns(path) > before
+
+
+WARNING = "cannot be locked"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOLCK])
+async def test_a_database_that_cannot_be_locked_beside_sqlite_is_said_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(file_lock, "share", refused)
+    for _ in range(2):
+        await (await opened(path)).close()
+    lines = [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
+    assert [line.split()[0] for line in lines] == [str(path), f"{path}-shm"]
+    assert all(os.strerror(number) in line for line in lines)
+
+
+async def test_a_turn_that_cannot_be_taken_is_said_once_and_writing_goes_on(
+    path: Path, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn = f"{path}-nodes/write"
+    os.remove(turn)  # noqa: PTH107
+    os.mkdir(turn)  # noqa: PTH102
+    for name in ("one", "two"):
+        info = SqlApp(name=name, shards=1, paused=False, created_ms=NOW)
+        await session.write(lambda tx, info=info: tx.insert_app(info, NOW))  # type: ignore[misc]
+    (line,) = [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
+    assert turn in line
+
+
+async def test_a_file_that_is_gone_is_not_told_as_one_that_cannot_be_locked(
+    path: Path, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_use.InUse(str(path.with_name("gone.db"))).give_up()
+    shutil.rmtree(f"{path}-nodes")
+    await session.write(lambda _: None)
+    assert WARNING not in caplog.text

@@ -115,11 +115,46 @@ with FileTurn(Path(path), 1):
     child = os.fork()
     if child == 0:
         os.write(begins, b"."); sys.stdin.read(); os._exit(0)
-os.read(begun, 1)
+    os.read(begun, 1)
+    print("ready", flush=True); sys.stdin.readline()
+"""
+        parent = start(code, path)
+        said(parent)
+        parent.kill()
+        parent.wait()
+        with path.open() as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    async def test_a_child_that_does_not_know_of_its_copy_does_not_keep_its_parents_turn(
+        self, path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+import ctypes
+from infinite_scheduler.store.sql.sqlite.turns import FileTurn
+with FileTurn(Path(path), 1):
+    child = ctypes.PyDLL(None).fork()  # without what Python does in a child
+    if child == 0:
+        sys.stdin.read(); os._exit(0)
 print("ready", flush=True); sys.stdin.readline()
 """
         said(start(code, path))
         with path.open() as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    async def test_a_forked_child_does_not_end_its_parents_turn(
+        self, path: Path, start: Callable[..., subprocess.Popen[str]]
+    ) -> None:
+        code = """
+from infinite_scheduler.store.sql.sqlite.turns import FileTurn
+with FileTurn(Path(path), 1):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("amid", flush=True); sys.stdin.readline()
+"""
+        said(start(code, path))
+        with path.open() as turn, pytest.raises(BlockingIOError):
             fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

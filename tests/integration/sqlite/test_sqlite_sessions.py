@@ -184,6 +184,52 @@ class TestTurns:
                 await add(session, [row := new_row()])
         assert len(await session.read(lambda tx: tx.read_jobs(SMS, [row.key]))) == 1
 
+    @pytest.mark.parametrize(("file", "transactions"), [("turn", 150), ("write", 20)])
+    async def test_a_process_that_is_stuck_in_its_turn_is_not_waited_for_by_every_transaction(
+        self, session: Session, path: Path, file: str, transactions: int
+    ) -> None:
+        with Path(f"{path}-nodes", file).open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            async with asyncio.timeout(10):  # a wait for each would take 15 s and 20 s
+                for _ in range(transactions):
+                    await session.write(lambda _: None)
+
+    def test_a_turn_that_was_waited_for_in_vain_is_taken_again_when_it_is_free(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        turn = sqlite_turns.FileTurn(path, 0.01)
+        with path.open("w") as stuck:
+            fcntl.flock(stuck, fcntl.LOCK_EX)
+            assert not turn.take()
+            turn.give_back()
+        assert turn.take()
+        with path.open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        turn.give_back()
+        with path.open("w") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            monkeypatch.setattr(sqlite_turns, "pause", other.close)
+            assert turn.take(), "it is waited for again"
+        turn.give_back()
+
+    @pytest.mark.parametrize(("next_wait", "waited"), [(1_000_000, [True, False, False]), (0, [True, True, True])])
+    def test_a_process_that_is_stuck_is_waited_for_again_after_a_while(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, next_wait: int, waited: list[bool]
+    ) -> None:
+        pauses: list[None] = []
+        found: list[bool] = []
+        monkeypatch.setattr(sqlite_turns, "NEXT_WAIT", next_wait)
+        monkeypatch.setattr(sqlite_turns, "pause", lambda: pauses.append(None))
+        turn = sqlite_turns.FileTurn(path, 0.01)
+        with path.open("w") as stuck:
+            fcntl.flock(stuck, fcntl.LOCK_EX)
+            for _ in waited:
+                assert not turn.take()
+                turn.give_back()
+                found.append(bool(pauses))
+                pauses.clear()
+        assert found == waited
+
     async def test_without_the_file_of_turns_writing_goes_on(self, session: Session, path: Path) -> None:
         shutil.rmtree(f"{path}-nodes")
         await add(session, [row := new_row()])

@@ -1,19 +1,23 @@
 """SQLite's addresses, and the tables that it makes."""
 
+import itertools
 import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import ConfigError, InvalidRequest
 from infinite_scheduler.model import DAY_MS
+from infinite_scheduler.store import open_store
 from infinite_scheduler.store.sql.schema import create_job_table
 from infinite_scheduler.store.sql.sqlite.database import path_of
 from infinite_scheduler.store.sql.sqlite.dialect import SqliteDialect
 from infinite_scheduler.store.sql.statements import NewRow, Session, Statements
-from infinite_scheduler.store.sql.tables import SqlApp
+from infinite_scheduler.store.sql.tables import SqlApp, moved_table
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row, scan_all_rows, scan_of, settle
 from tests.integration.sqlite.sqlite_file import opened
 from tests.waiting import until
@@ -135,3 +139,51 @@ class TestTables:
         info = SqlApp(name="sqlite", shards=1, paused=False, created_ms=NOW)
         with pytest.raises(InvalidRequest, match="sqlite_"):
             await session.write(lambda tx: tx.insert_app(info, NOW))
+
+
+class NotingCursor:
+    """A cursor that notes the texts of statements."""
+
+    def __init__(self, cursor: Any, texts: set[str]) -> None:
+        self._cursor = cursor
+        self._texts = texts
+
+    def execute(self, text: str, values: Any = ()) -> None:
+        self._texts.add(text)
+        self._cursor.execute(text, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+async def test_looks_at_many_apps_leave_few_and_short_statements_in_the_cache(session: Session) -> None:
+    apps = [f"app{number}" for number in range(8)]
+    infos = [SqlApp(name=app, shards=1, paused=False, created_ms=NOW) for app in apps]
+    await session.write(lambda tx: tx.insert_apps(infos, NOW))
+    texts: set[str] = set()
+
+    def look(tx: Any, some: tuple[str, ...]) -> set[str]:
+        cursor, tx._cursor = tx._cursor, NotingCursor(tx._cursor, texts)
+        try:
+            return set(tx.apps_without_jobs([scan_of(NOW, NOW + 9, app=app) for app in some]))
+        finally:
+            tx._cursor = cursor
+
+    for some in itertools.combinations(apps, 5):
+        assert await session.read(lambda tx, some=some: look(tx, some)) == set(some)  # type: ignore[misc]
+    asked = [text for text in texts if "LIMIT 1" in text]
+    assert len(asked) == 2 * len(apps)
+    assert max(map(len, asked)) < 200
+
+
+async def test_an_app_whose_table_is_missing_has_it_when_it_is_registered_again(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}", SystemClock())
+    await store.open()
+    try:
+        await store.register_all({SMS: 1})
+        with closing(sqlite3.connect(path)) as shell:
+            shell.execute(f"DROP TABLE {moved_table(SMS)}")
+            await store.register_all({SMS: 1})
+            assert shell.execute(f"SELECT COUNT(*) FROM {moved_table(SMS)}").fetchone() == (0,)
+    finally:
+        await store.close()

@@ -60,6 +60,20 @@ MUTANTS = (
         MANY_APPS,
     ),
     Mutant(
+        "apps whose last range had jobs are asked whether they have any",
+        "engine/window.py",
+        "        self.may_be_empty = not self._had_jobs\n",
+        "        self.may_be_empty = True\n",
+        ("tests/unit/test_engine_many_apps.py", "-k", "last_range"),
+    ),
+    Mutant(
+        "an app that once had jobs is never asked for together with others",
+        "engine/window.py",
+        "        self._found = 0\n        self._had_jobs = False\n\n",
+        "        self._found = 0\n\n",
+        ("tests/unit/test_engine_many_apps.py", "-k", "last_range"),
+    ),
+    Mutant(
         "of many apps, one that has jobs counts as empty",
         LANE,
         "                if app in empty:\n",

@@ -8,14 +8,51 @@ THREADS = "handlers/threads.py"
 DEADLINES = "handlers/deadlines.py"
 FORKED = "forked.py"
 CLIENT = "client.py"
+STOP_SIGNALS = "stop_signals.py"
 
 POOL = ("tests/integration/test_process_pool.py",)
 FUNCTIONS = ("tests/unit/test_python_handler.py",)
 CONTRACT = ("tests/contract/test_handler_contract.py",)
 BROKEN = ("tests/unit/test_broken_handlers.py",)
+SIGNALS = ("tests/integration/test_stop_signals.py",)
 STOPS = ("tests/unit/test_engine_stop.py",)
 
 MUTANTS = (
+    Mutant(
+        "a second signal does not end the process",
+        STOP_SIGNALS,
+        "if self._asked or os.getpid() != self._process:",
+        "if os.getpid() != self._process:",
+        (*SIGNALS, "-k", "second_signal and run and block"),
+    ),
+    Mutant(
+        "the first signal ends the process at once",
+        STOP_SIGNALS,
+        "if self._asked or os.getpid() != self._process:",
+        "if True:",
+        (*SIGNALS, "-k", "good_order and serve and stop_loop"),
+    ),
+    Mutant(
+        "a forked child takes a signal for its parent's",
+        STOP_SIGNALS,
+        "if self._asked or os.getpid() != self._process:",
+        "if self._asked:",
+        (*SIGNALS, "-k", "ends_a_forked_child"),
+    ),
+    Mutant(
+        "a handler that cancels all tasks leaves a stop unfinished",
+        STOP_SIGNALS,
+        "            task.uncancel()\n",
+        "            raise\n",
+        (*SIGNALS, "-k", "good_order and cancel_all"),
+    ),
+    Mutant(
+        "a program has not its own signal handlers back after a run",
+        STOP_SIGNALS,
+        "            signal.signal(number, signal.SIG_DFL if action is None else action)\n",
+        "            pass\n",
+        (*SIGNALS, "-k", "back_after_a_run"),
+    ),
     Mutant(
         "workers are forked from a process with threads",
         PROCESSES,

@@ -8,6 +8,7 @@ MARIA_CONNECTION = "store/sql/server/mariadb_connection.py"
 POSTGRES = "store/sql/server/postgres_dialect.py"
 POSTGRES_DRIVER = "store/sql/server/postgres.py"
 SESSION = "store/sql/server/session.py"
+PSYCOPG_LOG = "store/sql/server/psycopg_log.py"
 
 CONTRACT = "tests/contract/test_servers.py"
 LOST = ("tests/servers/test_lost_connections.py",)
@@ -33,6 +34,20 @@ def orders(kind: str) -> tuple[str, ...]:
 
 
 MUTANTS = (
+    Mutant(
+        "psycopg writes about lost connections of the store",
+        PSYCOPG_LOG,
+        "            logging.getLogger(name).addFilter(self)\n",
+        "            pass\n",
+        ("tests/servers/test_psycopg_log.py", "-k", "about_our"),
+    ),
+    Mutant(
+        "psycopg is silent about a program's own connections",
+        PSYCOPG_LOG,
+        "        if not any(map(self._is_ours, record.args or ())):\n            return True\n",
+        "",
+        ("tests/servers/test_psycopg_log.py", "-k", "about_other"),
+    ),
     # MariaDB
     Mutant(
         "jobs that just end: the status is not compared", MARIA, " AND status = '{was}'\"", '"', maria("any_outcomes")

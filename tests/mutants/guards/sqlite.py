@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 DATABASE = "store/sql/sqlite/database.py"
 DIALECT = "store/sql/sqlite/dialect.py"
 FILE_LOCK = "store/sql/sqlite/file_lock.py"
+IN_USE_FILE = "store/sql/sqlite/in_use.py"
 LIVENESS = "store/sql/sqlite/liveness.py"
 SESSION = "store/sql/sqlite/session.py"
 ERRORS = "store/sql/sqlite/sqlite_errors.py"
@@ -14,6 +15,7 @@ ENQUEUE = "store/sql/enqueue.py"
 DURABILITY = ("tests/integration/sqlite/test_sqlite_durability.py",)
 PROCESSES = ("tests/integration/sqlite/test_sqlite_processes.py",)
 SESSIONS = ("tests/integration/sqlite/test_sqlite_sessions.py",)
+IN_USE = ("tests/integration/sqlite/test_sqlite_in_use.py",)
 FAILURES = ("tests/integration/sqlite/test_sqlite_errors.py",)
 TABLES = ("tests/integration/sqlite/test_sqlite_tables.py",)
 UPKEEP = ("tests/integration/sqlite/test_sqlite_upkeep.py",)
@@ -131,15 +133,64 @@ MUTANTS = (
     Mutant(
         "the waiting process is overtaken",
         TURNS,
-        "        with suppress(OSError):  # without",
-        "        with suppress(Exception):\n            return True\n        with suppress(OSError):  # without",
+        'waiting=FileTurn(folder / "turn", TURN_WAIT_S)',
+        "waiting=ProcessTurn()",
         (*SESSIONS, "-k", "overtaken"),
+    ),
+    Mutant(
+        "another process writes amid a transaction that has lost SQLite's lock",
+        TURNS,
+        'writing=FileTurn(folder / "write", WRITING_S)',
+        "writing=ProcessTurn()",
+        (*IN_USE, "-k", "amid_a_transaction"),
+    ),
+    Mutant(
+        "the turn of a transaction is given back before it has ended",
+        SESSION,
+        "            self._turns.writing.take()  # until the transaction has ended\n",
+        "            self._turns.writing.take()\n            self._turns.writing.give_back()\n",
+        (*IN_USE, "-k", "amid_a_transaction"),
+    ),
+    Mutant(
+        "two processes move the log at the same time",
+        TURNS,
+        'checkpointing=FileTurn(folder / "checkpoint", 0)',
+        "checkpointing=ProcessTurn()",
+        (*IN_USE, "-k", "move_the_log"),
+    ),
+    Mutant(
+        "every transaction waits for a process that is stuck in its turn",
+        TURNS,
+        "self._next_wait = time.monotonic() + NEXT_WAIT * wait_s",
+        "self._next_wait = 0.0",
+        (*SESSIONS, "-k", "stuck"),
+    ),
+    Mutant(
+        "a turn that is free again is not waited for any more",
+        TURNS,
+        "        self._next_wait = 0.0\n        return True\n",
+        "        return True\n",
+        (*SESSIONS, "-k", "in_vain"),
+    ),
+    Mutant(
+        "a child that does not know of its copy keeps its parent's turn",
+        TURNS,
+        "                fcntl.flock(handle, fcntl.LOCK_UN)\n",
+        "                pass\n",
+        (*PROCESSES, "-k", "parents_turn"),
+    ),
+    Mutant(
+        "a forked child ends its parent's turn",
+        TURNS,
+        "            turn.leave_to_parent()\n",
+        "            turn.give_back()\n",
+        (*PROCESSES, "-k", "parents_turn"),
     ),
     Mutant(
         "a process that does not use its turn holds up all others",
         TURNS,
-        "                if time.monotonic() - began >= self._wait_s:",
-        "                if time.monotonic() - began >= 1000:",
+        "            if time.monotonic() - began >= wait_s:",
+        "            if time.monotonic() - began >= 1000:",
         (
             "tests/integration/sqlite/test_sqlite_sessions.py",
             "-k",
@@ -152,6 +203,78 @@ MUTANTS = (
         "os.register_at_fork(after_in_child=_let_go)\n",
         "",
         (*PROCESSES, "-k", "fork"),
+    ),
+    Mutant(
+        "the next process that closes the database removes its log",
+        IN_USE_FILE,
+        '((path, SHARED), (f"{path}-shm", OPEN))',
+        '((f"{path}-shm", OPEN),)',
+        (*IN_USE, "-k", "copied"),
+    ),
+    Mutant(
+        "the next process that opens the database empties its shared memory",
+        IN_USE_FILE,
+        '((path, SHARED), (f"{path}-shm", OPEN))',
+        "((path, SHARED),)",
+        (*IN_USE, "-k", "copied"),
+    ),
+    Mutant(
+        "the file is opened to find out which it is",
+        IN_USE_FILE,
+        "        file = _file(os.stat(name))  # noqa: PTH116 - opening it to find out would be too late\n",
+        "        with open(name) as opened:\n            file = _file(os.fstat(opened.fileno()))\n",
+        (*IN_USE, "-k", "own_connections or another_in_its_process"),
+    ),
+    Mutant(
+        "a database in use stays so when its last store is closed",
+        IN_USE_FILE,
+        "                    file_lock.release(held.handle)\n",
+        "                    pass\n",
+        (*IN_USE, "-k", "last_one"),
+    ),
+    Mutant(
+        "a store that is closed takes the locks of another in its process",
+        IN_USE_FILE,
+        "                if not held.users:\n",
+        "                if True:\n",
+        (*IN_USE, "-k", "another_in_its_process"),
+    ),
+    Mutant(
+        "a store that is closed takes the locks of the program's own connections",
+        IN_USE_FILE,
+        "                if open_files.count(file) == 1:  # this one\n",
+        "                if True:\n",
+        (*IN_USE, "-k", "own_connections"),
+    ),
+    Mutant(
+        "a forked child keeps the database in use",
+        IN_USE_FILE,
+        "            os.close(held.handle)\n    _held.clear()\n",
+        "            pass\n    _held.clear()\n",
+        (*IN_USE, "-k", "forked"),
+        survives="its copies share the locks, which the parent releases by name",
+    ),
+    Mutant(
+        "a database that cannot be locked is not told",
+        IN_USE_FILE,
+        "                    file_lock.tell_failed(name, error)\n",
+        "                    pass\n",
+        (*IN_USE, "-k", "said_once"),
+    ),
+    Mutant(
+        "the lasting locks are still held when the last connection is closed",
+        DATABASE,
+        "            self._in_use.give_up()\n        transactions.close()\n",
+        "            pass\n        transactions.close()\n",
+        (*IN_USE, "-k", "last_one"),
+    ),
+    Mutant(
+        "the handles of the lasting locks are closed before the connections",
+        DATABASE,
+        "            self._in_use.give_up()\n        transactions.close()\n",
+        "            self._in_use.give_up()\n            self._in_use.close()\n        transactions.close()\n",
+        (*IN_USE, "-k", "last_one or another"),
+        survives="a file that is open elsewhere in the process, as by a connection, is not closed",
     ),
     Mutant(
         "a forked child believes that it holds its parent's locks",
@@ -306,6 +429,55 @@ MUTANTS = (
         "return pending",
         statements("entries"),
         survives="their rows are read once more, and only if they are pending: `_loaded`",
+    ),
+    Mutant(
+        "an app with jobs far ahead counts as one without jobs",
+        "store/sql/scans.py",
+        "filter(self._has, (later_table(scan.app), moved_table(scan.app)))",
+        "filter(self._has, (moved_table(scan.app),))",
+        statements("without_rows"),
+    ),
+    Mutant(
+        "an app with moved jobs counts as one without jobs",
+        "store/sql/scans.py",
+        "filter(self._has, (later_table(scan.app), moved_table(scan.app)))",
+        "filter(self._has, (later_table(scan.app),))",
+        statements("without_rows"),
+    ),
+    Mutant(
+        "jobs of the first day of a range are overlooked where many apps are asked for",
+        "store/sql/scans.py",
+        "for period in self._periods(scan.app) if first <= period <= last]",
+        "for period in self._periods(scan.app) if first < period <= last]",
+        statements("without_rows"),
+    ),
+    Mutant(
+        "looks at many apps fill the cache of statements",
+        DIALECT,
+        "    ranges_at_once = 1 ",
+        "    ranges_at_once = 300 ",
+        (*TABLES, "-k", "looks_at_many"),
+    ),
+    Mutant(
+        "an app that exists is given the shards that are asked for",
+        "store/sql/cluster_rows.py",
+        "            if inserted == 1:\n",
+        "            if True:\n",
+        statements("app_that_is_there"),
+    ),
+    Mutant(
+        "an app whose tables are missing counts as complete",
+        "store/sql/store.py",
+        "for info in tx.read_apps() if tx.has_tables_of(info.name)}",
+        "for info in tx.read_apps()}",
+        (*TABLES, "-k", "registered_again"),
+    ),
+    Mutant(
+        "apps are added beside one that is refused",
+        "store/sql/store.py",
+        "            self._registered(found[app], apps[app])  # it may be refused, and then no app is added\n",
+        "            pass\n",
+        ("tests/contract/test_store_contract.py", "-k", "Sqlite and one_of_many_apps"),
     ),
     Mutant(
         "a request is consumed twice",

@@ -68,23 +68,29 @@ class ClusterRows(Rows):
         ]
 
     def insert_app(self, app: SqlApp, now_ms: int) -> None:
-        reserved = self._dialect.reserved
-        if reserved and moved_table(app.name).startswith(reserved):
-            raise InvalidRequest(f"app name {app.name!r} is not allowed: this database reserves {reserved}… for itself")
-        later = later_table(app.name)
-        self._require(
-            {
-                later: create_job_table(self._dialect, later),
-                moved_table(app.name): create_moved_table(self._dialect, app.name),
-            }
-        )
-        inserted = self._run(
-            self._dialect.insert("scheduler_apps", APP, ignore=True),
-            (app.name, app.shards, app.span, app.paused, app.created_ms),
-        )
-        if inserted == 1:
-            rows = [(app.name, number, "", 0, now_ms, now_ms) for number in range(app.shards)]
-            self._run_many(self._dialect.insert("scheduler_shards", SHARD, ignore=True), rows)
+        self.insert_apps([app], now_ms)
+
+    def insert_apps(self, apps: Sequence[SqlApp], now_ms: int) -> None:
+        tables: dict[str, str] = {}
+        for app in apps:
+            tables |= self._tables_of_app(app.name)
+        self._require(tables)
+        shards: list[Sequence[Any]] = []
+        for app in apps:
+            inserted = self._run(
+                self._dialect.insert("scheduler_apps", APP, ignore=True),
+                (app.name, app.shards, app.span, app.paused, app.created_ms),
+            )
+            if inserted == 1:
+                shards += [(app.name, number, "", 0, now_ms, now_ms) for number in range(app.shards)]
+        self._run_many(self._dialect.insert("scheduler_shards", SHARD, ignore=True), shards)
+
+    def _tables_of_app(self, app: str) -> Mapping[str, str]:
+        """The tables that an app always has (name → statement)."""
+        reserved, later, moved = self._dialect.reserved, later_table(app), moved_table(app)
+        if reserved and moved.startswith(reserved):
+            raise InvalidRequest(f"app name {app!r} is not allowed: this database reserves {reserved}… for itself")
+        return {later: create_job_table(self._dialect, later), moved: create_moved_table(self._dialect, app)}
 
     def has_tables_of(self, app: str) -> bool:
         return self._has(later_table(app)) and self._has(moved_table(app))

@@ -107,6 +107,9 @@ class Dialect(ABC):
     tables_in_transactions: bool = True
     """May a transaction that writes jobs create the tables it needs? Otherwise they are created outside it."""
 
+    ranges_at_once: int = 300
+    """Ranges of different tables that one statement looks at."""
+
     indexes_in_tables: bool = False
     """Are indexes part of the statement that creates their table?"""
 

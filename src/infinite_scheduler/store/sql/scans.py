@@ -37,10 +37,6 @@ BUDGET: Final = 20
 """How many rows per job of a page one call looks at: a range of settled rows must not block the lane."""
 
 
-RANGES: Final = 300
-"""Ranges that one statement looks at; SQLite allows 500."""
-
-
 class Scans(JobRows):
     """Pending jobs by position."""
 
@@ -62,13 +58,16 @@ class Scans(JobRows):
             for table in self._tables_of(scan)
         ]
         found: set[str] = set()
-        for some in in_chunks(ranges, RANGES):
+        mark = self._dialect.placeholder
+        for some in in_chunks(ranges, self._dialect.ranges_at_once):
             text = " UNION ALL ".join(
-                f"SELECT * FROM (SELECT '{scan.app}' FROM {table} WHERE {key} >= ? AND {key} < ? LIMIT 1) AS range_{i}"
+                f"SELECT * FROM (SELECT '{scan.app}' FROM {table} WHERE {key} >= {mark} AND {key} < {mark} LIMIT 1)"
+                f" AS range_{i}"
                 for i, (scan, table, key) in enumerate(some)
             )
-            keys = [key for scan, _, _ in some for key in (scan.start, scan.end)]
-            found.update(app for (app,) in self._select(text, keys))
+            # Not by `_select`, which keeps the texts: these are long, and hardly ever the same.
+            self._cursor.execute(text, [key for scan, _, _ in some for key in (scan.start, scan.end)])
+            found.update(app for (app,) in self._cursor.fetchall())
         return {scan.app for scan in scans if scan.app not in found}
 
     def _tables_of(self, scan: Scan) -> list[str]:

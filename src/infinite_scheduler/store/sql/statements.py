@@ -186,6 +186,11 @@ class Statements(ABC):
     def insert_app(self, app: SqlApp, now_ms: int) -> None:
         """Insert an app, its shard rows (released, line and low at `now_ms`) and tables, unless it exists."""
 
+    def insert_apps(self, apps: Sequence[SqlApp], now_ms: int) -> None:
+        """Insert apps as `insert_app` does, with their tables made together."""
+        for app in apps:
+            self.insert_app(app, now_ms)
+
     @abstractmethod
     def has_tables_of(self, app: str) -> bool:
         """Do the tables exist that `insert_app` makes?"""

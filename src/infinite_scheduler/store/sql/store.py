@@ -45,10 +45,10 @@ from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample, with_dead
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
-from infinite_scheduler.store.sql.rows import MAX_SHARDS
+from infinite_scheduler.store.sql.rows import MAX_SHARDS, in_chunks
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
-from infinite_scheduler.store.sql.upkeep import make_tables_ahead
+from infinite_scheduler.store.sql.upkeep import TOGETHER, make_tables_ahead
 
 TRIES = 4
 """How often an insert is sent if its answer is lost; its ids make the repetition harmless."""
@@ -93,35 +93,42 @@ class SqlStore(Store):
             await self._database.close()
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
+        found = await self._insert_apps({app: shards})
+        return self._registered(found[app], shards)
+
+    async def register_all(self, apps: Mapping[str, int | None]) -> Sequence[AppInfo]:
+        """A node that starts again finds all of its apps with one look; new ones are written in portions."""
+
+        def complete(tx: Statements) -> Mapping[str, SqlApp]:
+            return {info.name: info for info in tx.read_apps() if tx.has_tables_of(info.name)}
+
+        found = await self._reader.read(complete)
+        for app in apps.keys() & found.keys():
+            self._registered(found[app], apps[app])  # it may be refused, and then no app is added
+        missing = {app: shards for app, shards in apps.items() if app not in found}
+        if missing:
+            found = await self._insert_apps(missing)
+        return [self._registered(found[app], shards) for app, shards in apps.items()]
+
+    async def _insert_apps(self, apps: Mapping[str, int | None]) -> Mapping[str, SqlApp]:
+        """Add these apps unless they exist, in the order of their names. Returns all apps of the store."""
+        now_ms = self._clock.wall_ms()
+        wanted = [self._new_app(app, shards, now_ms) for app, shards in sorted(apps.items())]
+        for some in in_chunks(wanted, TOGETHER // 2):  # each has two tables
+            await self._door.write(lambda tx, some=some: tx.insert_apps(some, now_ms))  # type: ignore[misc]
+        return {info.name: info for info in await self._door.read(lambda tx: tx.read_apps())}
+
+    def _new_app(self, app: str, shards: int | None, now_ms: int) -> SqlApp:
         check_app_name(app)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise InvalidRequest(f"app {app!r} cannot have {shards} shards; expected 1 to {MAX_SHARDS}")
-        now_ms = self._clock.wall_ms()
-        wanted = SqlApp(
+        return SqlApp(
             name=app,
             shards=shards or self._limits.shards,
             span=self._limits.tables or DAILY.name,
             paused=False,
             created_ms=now_ms,
         )
-
-        def body(tx: Statements) -> SqlApp:
-            tx.insert_app(wanted, now_ms)
-            return next(info for info in tx.read_apps() if info.name == app)
-
-        return self._registered(await self._door.write(body), shards)
-
-    async def register_all(self, apps: Mapping[str, int | None]) -> Sequence[AppInfo]:
-        """A node that starts again finds all of its apps with one look, however many they are."""
-
-        def complete(tx: Statements) -> Mapping[str, SqlApp]:
-            return {info.name: info for info in tx.read_apps() if tx.has_tables_of(info.name)}
-
-        known = await self._reader.read(complete)
-        return [
-            self._registered(known[app], shards) if app in known else await self.register(app, shards)
-            for app, shards in apps.items()
-        ]
 
     def _registered(self, info: SqlApp, shards: int | None) -> AppInfo:
         self._apps[info.name] = info

@@ -68,6 +68,16 @@ class AcceptingContract(Promises):
         await elsewhere.register("sms", 3)
         assert await bench.add(1000, app="sms")
 
+    async def test_apps_that_are_registered_together_have_their_shards_and_take_jobs(self, bench: Bench) -> None:
+        known = await bench.store.register("known", 3)
+        wanted: dict[str, int | None] = {f"app{number}": 1 + number % 3 for number in range(30)}
+        found = await bench.store.register_all({**wanted, "known": None})
+        assert [(info.name, info.shards) for info in found] == [*wanted.items(), ("known", 3)]
+        assert found[-1] == known
+        elsewhere = await bench.process()
+        assert await elsewhere.register_all(wanted) == found[:-1]
+        assert await bench.add(1000, app="app29")
+
     async def test_an_app_keeps_its_number_of_shards(self, bench: Bench) -> None:
         first = await bench.store.register("wide", 4)
         with refused(StoreMismatch, "'wide'", "4", "8"):

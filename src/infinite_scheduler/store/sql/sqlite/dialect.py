@@ -24,6 +24,7 @@ class SqliteDialect(Dialect):
     job_table_options = ""  # rows in the order of their arrival, found by an index: many more share a written page
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
+    ranges_at_once = 1  # there is no round trip to save, and a text for many would be compiled anew for each choice
     keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest are deleted first
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:

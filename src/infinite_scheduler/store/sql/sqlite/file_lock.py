@@ -5,10 +5,13 @@ program does that only reads it. Linux also has locks of open file descriptions,
 and goes with its last copy; forked children have copies. Locks of both kinds exclude each other.
 """
 
+import errno
 import fcntl
+import logging
 import os
 import struct
 import sys
+from pathlib import Path
 from typing import Final
 
 # The same on all Linux machines; some Pythons have been built without the names.
@@ -55,6 +58,23 @@ def _first_in_the_way(handle: int) -> int:
     """The type of a lock that excludes ours; F_UNLCK if there is none."""
     answer = fcntl.fcntl(handle, _OFD_GETLK, _WHOLE_FILE)
     return int(struct.unpack(_FLOCK, answer)[0])
+
+
+_told: set[tuple[str, int | None]] = set()
+"""The files that could not be locked, with the reason, as far as it was said."""
+
+
+def tell_failed(path: Path | str, error: OSError) -> None:
+    """Say, once, that a file has only SQLite's own locks. If it is gone, the next commit says so."""
+    case = str(path), error.errno
+    if error.errno != errno.ENOENT and case not in _told:
+        _told.add(case)
+        logging.getLogger("infinite_scheduler.store").warning(
+            "%s cannot be locked (%s), so commits may be lost if this process also reads files of its database itself, "
+            "as a handler does that copies them: make the file available, and start the process again",
+            path,
+            error.strerror or error,
+        )
 
 
 def _has_ofd() -> bool:

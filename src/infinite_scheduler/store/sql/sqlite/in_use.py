@@ -57,8 +57,11 @@ class InUse:
         self._files: list[File] = []
         if file_lock.OFD:
             for name, part in ((path, SHARED), (f"{path}-shm", OPEN)):
-                with _turn, suppress(OSError):  # it was removed meanwhile: the next commit will say so
-                    self._files.append(self._claim(name, part))
+                try:
+                    with _turn:
+                        self._files.append(self._claim(name, part))
+                except OSError as error:
+                    file_lock.tell_failed(name, error)
 
     def _claim(self, name: str, part: tuple[int, int]) -> File:
         file = _file(os.stat(name))  # noqa: PTH116 - opening it to find out would be too late

@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
+from infinite_scheduler.store.sql.sqlite import file_lock
+
 TURN_WAIT_S: Final = 0.1
 """How long a process waits for its turn: one that was stopped during its own must not block the others."""
 
 WRITING_S: Final = 1.0
 """How long a process waits for another one to end its transaction, before it tries with SQLite's lock alone."""
+
+NEXT_WAIT: Final = 20
+"""After a wait in vain, the next one begins this many waits later: a stuck process costs others 5 % of their time."""
 
 
 class ProcessTurn:
@@ -46,22 +51,41 @@ class FileTurn(ProcessTurn):
         self._path = path
         self._wait_s = wait_s
         self._handle: int | None = None
+        self._next_wait = 0.0  # until then it is only tried: another process has not let go of it for a whole wait
         _all.add(self)
 
     def take(self) -> bool:
         if self._handle is not None:
             return True
         # Opened again each time: a handle that is kept would be shared with children, and with it the lock.
-        with suppress(OSError):  # without the file there are no turns, which does no harm
+        try:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            began = time.monotonic()
-            while not _taken(self._handle):
-                if time.monotonic() - began >= self._wait_s:
-                    return False
-                pause()
+            return self._lock(self._handle)
+        except OSError as error:
+            file_lock.tell_failed(self._path, error)
+            return True
+
+    def _lock(self, handle: int) -> bool:
+        began = time.monotonic()
+        wait_s = self._wait_s if began >= self._next_wait else 0
+        while not _taken(handle):
+            if time.monotonic() - began >= wait_s:
+                if wait_s:
+                    self._next_wait = time.monotonic() + NEXT_WAIT * wait_s
+                return False
+            pause()
+        self._next_wait = 0.0
         return True
 
     def give_back(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with suppress(OSError):  # a child may have a copy of the handle without knowing: then closing is not enough
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+    def leave_to_parent(self) -> None:
+        """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
@@ -94,10 +118,9 @@ _all: WeakSet[FileTurn] = WeakSet()
 
 
 def _let_go() -> None:
-    """Close a forked child's copy of the handle, which would keep the lock for as long as the child lives."""
     for turn in list(_all):
         with suppress(OSError):
-            turn.give_back()
+            turn.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_let_go)
