@@ -259,7 +259,7 @@ class Lane:
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
         draining = [t for t in self.owned_shards.draining.values() if t.doubt is None]
-        empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]
+        empty = [t for t in draining if not t.handed_over and not t.came_back][:SHARDS_AT_ONCE]
         late = [
             t
             for t in draining
@@ -315,17 +315,19 @@ class Lane:
             return False
         for app, scan in scans.items():
             self._windows[app].begin(scan)
-        empty: Collection[str] = ()
         try:
             empty = await self._ownership.empty(list(scans.values()))
-        finally:
+        except BaseException:
             for app, scan in scans.items():
-                window = self._windows[app]
-                if app in empty:
-                    window.scanned(scan, EMPTY)
-                else:
-                    window.unread(scan, scan.start)
-                    window.may_be_empty = False
+                self._windows[app].unread(scan, scan.start)
+            raise
+        for app, scan in scans.items():
+            window = self._windows[app]
+            if app in empty:
+                window.scanned(scan, EMPTY)
+            else:
+                window.unread(scan, scan.start)
+                window.may_be_empty = False
         return bool(empty)
 
     async def _advance(self) -> bool:

@@ -55,15 +55,22 @@ MUTANTS = (
     Mutant(
         "what many apps were to bring is forgotten when asking for it fails",
         LANE,
-        "                    window.unread(scan, scan.start)\n                    window.may_be_empty = False\n",
-        "                    window.may_be_empty = False\n",
+        "                self._windows[app].unread(scan, scan.start)\n            raise\n",
+        "                pass\n            raise\n",
+        MANY_APPS,
+    ),
+    Mutant(
+        "of many apps, one that has jobs counts as read",
+        LANE,
+        "                window.unread(scan, scan.start)\n                window.may_be_empty = False\n",
+        "                window.may_be_empty = False\n",
         MANY_APPS,
     ),
     Mutant(
         "of many apps, one that has jobs counts as empty",
         LANE,
-        "                if app in empty:\n",
-        "                if True:\n",
+        "            if app in empty:\n",
+        "            if True:\n",
         MANY_APPS,
     ),
     Mutant(
@@ -76,7 +83,7 @@ MUTANTS = (
     Mutant(
         "a shard is released while handlers work on its jobs",
         LANE,
-        "empty = [t for t in draining if not t.handed_over][:SHARDS_AT_ONCE]",
+        "empty = [t for t in draining if not t.handed_over and not t.came_back][:SHARDS_AT_ONCE]",
         "empty = draining[:SHARDS_AT_ONCE]",
         CLUSTER,
     ),
@@ -687,6 +694,27 @@ MUTANTS = (
         "",
         STOP,
     ),
+    Mutant(
+        "a delivery that came back is shown as running for ever",
+        DISPATCHER,
+        "            self.show_no_more(owned, job)\n        job = job if",
+        "            pass\n        job = job if",
+        (*DESTINATION, "-k", "came_back_is_not_shown"),
+    ),
+    Mutant(
+        "a shard is released before deliveries that came back are shown no more",
+        LANE,
+        "if not t.handed_over and not t.came_back]",
+        "if not t.handed_over]",
+        (*DESTINATION, "-k", "rolling_restart"),
+    ),
+    Mutant(
+        "what was not taken from view during a store outage is forgotten",
+        SETTLER,
+        "        except SchedulerError:\n            self._outcomes",
+        "        except SchedulerError:\n            self._taken_from_view(came_back)\n            self._outcomes",
+        (*DESTINATION, "-k", "store_outage_kept"),
+    ),
     # Quarantine
     Mutant(
         "a job that was alone at a death is tried again",
@@ -869,15 +897,15 @@ MUTANTS = (
     Mutant(
         "a destination that is away is tried with every job",
         OUTAGE,
-        "return self.ongoing and self._probe is None and self._clock.steady_ms() >= self._due_ms",
-        "return self.ongoing and self._probe is None",
+        "return self.ongoing and self._is_free and self._clock.steady_ms() >= self._due_ms",
+        "return self.ongoing and self._is_free",
         DESTINATION,
     ),
     Mutant(
         "several probes are under way",
         OUTAGE,
-        "return self.ongoing and self._probe is None and self._clock.steady_ms() >= self._due_ms",
-        "return self.ongoing and self._clock.steady_ms() >= self._due_ms",
+        "return self._probe is None and not self._looking",
+        "return not self._looking",
         ("tests/unit/test_destination_outage.py", *DESTINATION),
     ),
     Mutant(
