@@ -150,6 +150,7 @@ async def test_what_a_store_outage_kept_from_being_taken_back_is_taken_back_afte
         assert (await world.record(accepted)).attempts
         node.wire.away = True
         await world.until(lambda: held_back(node))
+        await world.advance(3000)
         node.wire.away = False
         await world.advance(3000)
         assert not (await world.record(accepted)).attempts

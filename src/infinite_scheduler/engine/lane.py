@@ -315,19 +315,17 @@ class Lane:
             return False
         for app, scan in scans.items():
             self._windows[app].begin(scan)
+        empty: Collection[str] | None = None
         try:
             empty = await self._ownership.empty(list(scans.values()))
-        except BaseException:
+        finally:
             for app, scan in scans.items():
-                self._windows[app].unread(scan, scan.start)
-            raise
-        for app, scan in scans.items():
-            window = self._windows[app]
-            if app in empty:
-                window.scanned(scan, EMPTY)
-            else:
-                window.unread(scan, scan.start)
-                window.may_be_empty = False
+                window = self._windows[app]
+                if app in (empty or ()):
+                    window.scanned(scan, EMPTY)
+                else:
+                    window.unread(scan, scan.start)
+                    window.may_be_empty = empty is None  # without an answer nothing is known
         return bool(empty)
 
     async def _advance(self) -> bool:
