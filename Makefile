@@ -93,6 +93,7 @@ mutants: setup ## Take each guard of a list out of the code, and see that a test
 soak: wheel ## Run the endurance tests at full length
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 $(PROTOCOL)
+	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 -m endurance tests --ignore=tests/acceptance
 	INFINITE_SCHEDULER_SOAK=1 $(PYTEST) --timeout 0 -n 2 -m "hypothesis and not servers" tests
 
 STORES := sqlite mariadb postgres

@@ -89,7 +89,8 @@ class Client:
         """Store the jobs of calls in progress, and disconnect.
 
         Changes that are being written are finished; those that were not asked for yet, or that an owner has not decided
-        yet, are withdrawn and raise Unavailable.
+        yet, are withdrawn and raise Unavailable. One that takes the store more than 5 s to write raises
+        StoreUnavailable: whether it takes place is unknown, and the job will say.
         """
         if self._intake is not None:
             await self._intake.close()

@@ -740,6 +740,8 @@ class StatementsContract:
         await session.write(body)
         assert list(await session.read(lambda tx: tx.read_attempts(SMS, key))) == [first, ended]
         assert list(await session.read(lambda tx: tx.read_attempts(SMS, other))) == []
+        await session.write(lambda tx: tx.delete_unfinished([(key, 2), (other, 1)]))
+        assert list(await session.read(lambda tx: tx.read_attempts(SMS, key))) == [first]
 
     async def test_marks_belong_to_a_shard_and_are_replaced_and_deleted(self, session: Session) -> None:
         shard, other, key = Shard(SMS, 1), Shard(SMS, 2), new_row().key

@@ -374,7 +374,9 @@ def test_a_node_that_has_to_leave_something_says_so(shell: Shell) -> None:
         _, err = process.communicate(timeout=30)
         assert process.returncode == 1
         assert job in err
-    assert shell.run("explain", job).answer["reason"] in ("in_flight", "no_node")
+    answer = shell.run("explain", job).answer
+    assert answer["reason"] == "no_node"
+    assert any("attempt 1 began at" in note for note in answer["notes"])
 
 
 def test_a_second_ctrl_c_ends_a_node_at_once_and_charges_no_job(shell: Shell) -> None:

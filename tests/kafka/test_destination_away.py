@@ -99,10 +99,10 @@ class Node:
             while not await shown():  # noqa: ASYNC110 - it is in the store
                 await asyncio.sleep(0.05)
 
-    async def ends_well(self) -> None:
+    async def ends_well(self, within: str = "60s") -> None:
         """Wait for all jobs: each is done by its first attempt, and none has failed."""
         for job_id in self.ids:
-            found = await self.scheduler.wait(job_id, timeout="60s")
+            found = await self.scheduler.wait(job_id, timeout=within)
             assert (found.status, found.job.attempt, found.error) == ("done", 1, None)
         assert not self.of(AttemptFailed)
 

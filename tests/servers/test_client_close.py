@@ -1,16 +1,17 @@
 """A client that is closed while changes are on their way: whoever is told that nothing was changed can rely on it."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from infinite_scheduler import Client, NewJob
 from infinite_scheduler.errors import StoreUnavailable, Unavailable
-from infinite_scheduler.model import Change, JobId, JobRecord
+from infinite_scheduler.model import Change, JobId, JobRecord, datetime_of
 from infinite_scheduler.store.sql import change_requests, store
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.server import session
@@ -21,39 +22,90 @@ from tests.services.databases import connect, kind_of
 from tests.waiting import PATIENCE_S, now_ms, until, until_async
 
 APP = "work"
+SOAK = bool(os.environ.get("INFINITE_SCHEDULER_SOAK"))
 
 
-async def close_amid_changes(url: str, cancels: int, inserts: int) -> None:
+LATER_MS = 7_200_000
+"""Whoever reschedules moves a job by so much: from one hour ahead to three."""
+
+CHANGES = ("cancel", "reschedule", "run_now", "retry")
+
+
+class Asked(NamedTuple):
+    """A change of one job, and what its caller was told."""
+
+    change: str
+    before: JobRecord
+    answer: JobRecord | BaseException
+
+
+async def close_amid_changes(url: str, changes: int, inserts: int) -> None:
     """Close a client amid calls, and compare what they were told with what the store says."""
     client = await Client(url).open()
     await client.register(APP, 4)
-    jobs = [NewJob(data=n, delay="1h") for n in range(cancels)]
+    jobs = [NewJob(data=n, delay="1h") for n in range(changes)]
     ids = [accepted.id for accepted in await client.schedule_many(APP, jobs)]
+    kinds = [CHANGES[n % len(CHANGES)] for n in range(changes)]
+    await asyncio.gather(*(client.cancel(job) for job, kind in zip(ids, kinds, strict=True) if kind == "retry"))
+    before = {record.id: record async for record in client.find_all(APP)}
     adding = [asyncio.create_task(client.schedule(APP, n, delay="1h")) for n in range(inserts)]
-    cancelling = [asyncio.create_task(client.cancel(job)) for job in ids]
+    changing = [asyncio.create_task(asked(client, kind, before[job])) for job, kind in zip(ids, kinds, strict=True)]
     await adding[0]
     await client.close()
-    told = dict(zip(ids, await asyncio.gather(*cancelling, return_exceptions=True), strict=True))
+    answers = await asyncio.gather(*changing, return_exceptions=True)
     added = await asyncio.gather(*adding)
     async with Client(url) as client:
-        statuses = {record.id: record.status async for record in client.find_all(APP)}
-    assert {accepted.id for accepted in added} <= set(statuses), "what was accepted is stored"
-    for job, answer in told.items():
-        assert as_told(answer, statuses[job]), f"{answer!r}, but the job is {statuses[job]}"
+        after = {record.id: record async for record in client.find_all(APP)}
+    assert {accepted.id for accepted in added} <= set(after), "what was accepted is stored"
+    for job, kind, answer in zip(ids, kinds, answers, strict=True):
+        told = Asked(kind, before[job], answer)
+        assert as_told(told, after[job]), f"{kind}: {answer!r}, but the job is {after[job]}"
 
 
-def as_told(answer: JobRecord | BaseException, status: str) -> bool:
-    """Is the status of a job what the one who has cancelled it was told?"""
-    if isinstance(answer, JobRecord):
-        return status == "cancelled"
-    if isinstance(answer, StoreUnavailable):
-        return "unknown" in str(answer) or ("was changed" in str(answer) and status == "cancelled")
-    return isinstance(answer, Unavailable) and status == "pending"
+async def asked(client: Client, kind: str, record: JobRecord) -> JobRecord:
+    """Ask for a change of a job."""
+    match kind:
+        case "cancel":
+            return await client.cancel(record.id)
+        case "reschedule":
+            return await client.reschedule(record.id, at=datetime_of(record.job.due_ms + LATER_MS))
+        case "run_now":
+            return await client.run_now(record.id)
+        case _:
+            return await client.retry(record.id)
 
 
+def as_told(asked: Asked, after: JobRecord) -> bool:
+    """Is the job as the one was told who has asked for its change?"""
+    changed = is_changed(asked, after)
+    unchanged = (after.status, after.job.due_ms) == (asked.before.status, asked.before.job.due_ms)
+    if isinstance(asked.answer, JobRecord):
+        return changed
+    if isinstance(asked.answer, StoreUnavailable):
+        text = str(asked.answer)
+        return (changed or unchanged) if "unknown" in text else ("was changed" in text and changed)
+    return isinstance(asked.answer, Unavailable) and unchanged
+
+
+def is_changed(asked: Asked, after: JobRecord) -> bool:
+    """Did the change take place?"""
+    moved_ms = after.job.due_ms - asked.before.job.due_ms
+    match asked.change:
+        case "cancel":
+            return after.status == "cancelled"
+        case "reschedule":
+            return moved_ms == LATER_MS
+        case "run_now":
+            return moved_ms < 0
+        case _:
+            return after.status == "pending"
+
+
+@pytest.mark.endurance
 async def test_whoever_is_told_at_a_close_that_nothing_was_changed_has_an_unchanged_job(url: str) -> None:
-    for _ in range(3):
-        await asyncio.wait_for(close_amid_changes(url, cancels=60, inserts=600), PATIENCE_S)
+    rounds, changes, inserts = (8, 200, 3000) if SOAK else (3, 60, 600)
+    for _ in range(rounds):
+        await asyncio.wait_for(close_amid_changes(url, changes, inserts), PATIENCE_S)
 
 
 @asynccontextmanager

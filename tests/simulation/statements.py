@@ -242,6 +242,13 @@ class SimStatements(Statements):
         for key, attempt in attempts:
             yield from self.transaction.put("attempts", (app, key, attempt.attempt), attempt)
 
+    @writes
+    def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> Work[None]:
+        wanted = set(attempts)
+        for place in list(self.transaction.rows("attempts")):
+            if place[1:] in wanted:
+                yield from self.transaction.change("attempts", place, gone)
+
     @reads
     def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
         found = [row for place, row in self.transaction.rows("attempts").items() if place[:2] == (app, key)]

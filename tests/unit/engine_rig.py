@@ -162,6 +162,9 @@ class Recorded(Handler):
     async def stop(self) -> None:
         await self._inner.stop()
 
+    async def ready(self) -> None:
+        await self._inner.ready()
+
     async def handle(self, jobs: Sequence[Job], report: Report) -> None:
         now_ms = self._rig.clock.wall_ms()
         self._rig.deliveries.extend(Delivery(self._node, job, now_ms) for job in jobs)
@@ -261,6 +264,7 @@ class EngineNode:
         self.engine._gate.held_shut = True  # a place that is free now is not taken any more
         tasks = [
             *self.engine._tasks,
+            *self.engine._looks.tasks.values(),
             *(task for dispatcher in self.engine.dispatchers.values() for task in dispatcher._calls.values()),
         ]
         for task in tasks:

@@ -40,12 +40,17 @@ async def test_a_retry_by_hand_whose_answer_was_lost_is_made_once_and_acknowledg
         assert (await client.survey()).counts["mail"]["revived"] == 1
 
 
-async def test_a_change_in_doubt_is_never_said_to_be_unmade(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", ["cancel", "reschedule", "run_now", "retry"])
+async def test_a_change_in_doubt_is_never_said_to_be_unmade(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     async with Client("sqlite:///:memory:") as client:
         await client.register("mail")
         job = await client.schedule("mail", delay="1h")
+        if change == "retry":
+            await client.cancel(job.id)
         lose_answers(client, monkeypatch, StoreBroken("no space left; nothing was committed"))
         with pytest.raises(StoreUnavailable, match="unknown whether the change takes place"):
-            await client.cancel(job.id)
+            await getattr(client, change)(job.id, **({"delay": "2h"} if change == "reschedule" else {}))
         monkeypatch.undo()
-        assert (await client.get(job.id)).status is Status.CANCELLED
+        found = await client.get(job.id)
+        assert found.status is (Status.CANCELLED if change == "cancel" else Status.PENDING)
+        assert change == "cancel" or found.job.due_ms != job.due_ms, "it was made"

@@ -1,5 +1,6 @@
 """What the settings promise."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -415,6 +417,13 @@ class TestWrongValues:
         assert refusal({"apps.a": {"batch": 3}}).startswith(
             "apps.a.function is missing: The function that takes the job"
         )
+
+    @pytest.mark.parametrize("error", [OSError("could not get source code"), TypeError("is a built-in class")])
+    def test_a_missing_setting_is_named_also_where_no_sources_are_installed(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        monkeypatch.setattr(inspect, "getsource", Mock(side_effect=error))
+        assert refusal({"apps.a": {"batch": 3}}).splitlines()[0] == "apps.a.function is missing"
 
     def test_a_lookahead_that_is_not_longer_than_the_fetch_interval_is_refused_with_both(self) -> None:
         text = refusal({"window.lookahead": "25s"})

@@ -1,25 +1,31 @@
 """A destination that takes nothing: its app is held back on the node, and no job pays for it."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from infinite_scheduler.clock import sleep
+from infinite_scheduler.engine.destination_looks import AT_ONCE as LOOKS
 from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler, Report
+from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import Accepted, Change, Done, Failed, Job, Status
 from infinite_scheduler.observe.events import (
     AppHeldBack,
     AppResumed,
     AttemptFailed,
+    DestinationUnready,
     HandedOver,
     JobsHeldBack,
     ShardsReleased,
 )
 from infinite_scheduler.policy.misfire import Skip
 from infinite_scheduler.policy.retry import RetryPolicy
-from tests.unit.engine_rig import APP, EngineNode, rig
+from infinite_scheduler.views.explain import Reason, explain
+from tests.unit.engine_rig import APP, EngineNode, EngineRig, rig
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -35,6 +41,16 @@ class Destination:
         if self.error is not None:
             raise self.error
         self.got.append(job.key)
+
+    def take_slowly(self, world: EngineRig) -> Callable[[Job], Awaitable[None]]:
+        """A function that needs three seconds to find out that it is away."""
+
+        async def take(job: Job) -> None:
+            if self.error is not None:
+                await sleep(world.clock, 3000)
+            await self.take(job)
+
+        return take
 
     async def take_all(self, jobs: list[Job]) -> list[Any]:
         answers: list[Any] = []
@@ -69,27 +85,100 @@ async def test_jobs_wait_while_the_destination_is_away_and_are_done_when_it_is_b
         assert not node.told_of(AttemptFailed)
 
 
-async def test_a_delivery_that_was_shown_as_running_and_came_back_is_not_shown_for_ever() -> None:
-    async with rig() as world:
+@asynccontextmanager
+async def shown_and_held_back(**settings: Any) -> AsyncIterator[tuple[EngineRig, EngineNode, Destination, Accepted]]:
+    """A job that came back after it was shown as running for a while, as all do that wait for a broker."""
+    async with rig(**settings) as world:
         there = Destination(away())
-
-        async def take(job: Job) -> None:
-            if there.error is not None:
-                await sleep(world.clock, 3000)
-            await there.take(job)
-
-        await world.node().app(function=take, retry=ONCE).start()
+        node = await world.node("n1").app(function=there.take_slowly(world), retry=ONCE).start()
         (accepted,) = await world.add(1000)
-        await world.advance(10_000)
+        await world.advance(3500)
         (shown,) = (await world.record(accepted)).attempts
         assert shown.finished_ms is None
+        await world.advance(1000)
+        assert held_back(node)
+        yield world, node, there, accepted
+        assert not [owned for owned in node.owned_shards if owned.came_back]
+
+
+async def test_a_delivery_that_came_back_is_not_shown_as_running() -> None:
+    async with shown_and_held_back() as (world, _, there, accepted):
+        assert not (await world.record(accepted)).attempts
         there.error = None
         await world.advance(60_000)
         record = await world.record(accepted)
-        (ended,) = record.attempts
-        assert (record.status, ended.attempt, ended.error) == (Status.DONE, 1, None)
-        assert ended.finished_ms == record.finished_ms
-        assert ended.started_ms - record.job.due_ms < 1000, "when it was first handed over"
+        assert (record.status, record.attempts) == (Status.DONE, ())
+
+
+async def test_a_job_that_is_cancelled_while_it_is_held_back_leaves_no_delivery_that_runs() -> None:
+    async with shown_and_held_back() as (world, _, _, accepted):
+        assert (await world.run(world.change(Change.CANCEL, accepted))).granted
+        await world.advance(1000)
+        record = await world.record(accepted)
+        assert (record.status, record.attempts) == (Status.CANCELLED, ())
+
+
+async def test_a_job_that_is_moved_to_tomorrow_while_it_is_held_back_is_not_in_flight_until_then() -> None:
+    async with shown_and_held_back() as (world, _, there, accepted):
+        assert (await world.run(world.change(Change.RESCHEDULE, accepted, due_ms=world.now + 86_400_000))).granted
+        there.error = None
+        await world.add(world.now + 100)
+        await world.advance(60_000)
+        why = explain(await world.record(accepted), await world.client.survey(), now_ms=world.now, lease_ms=10_000)
+        assert why.reason is Reason.NOT_DUE
+
+
+async def test_the_next_node_of_a_rolling_restart_leaves_no_delivery_that_runs_on_the_first() -> None:
+    async with shown_and_held_back() as (world, node, there, accepted):
+        await world.advance(6500)
+        (probe,) = (await world.record(accepted)).attempts
+        assert probe.finished_ms is None
+        assert await node.stop()
+        there.error = None
+        await world.node("n2").app(function=there.take, retry=ONCE).start()
+        await world.advance(20_000)
+        record = await world.record(accepted)
+        assert (record.status, record.attempts) == (Status.DONE, ())
+
+
+async def test_what_a_store_outage_kept_from_being_taken_back_is_taken_back_afterwards() -> None:
+    async with rig() as world:
+        there = Destination(away())
+        node = await world.node().app(function=there.take_slowly(world), retry=ONCE).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(3500)
+        assert (await world.record(accepted)).attempts
+        node.wire.away = True
+        await world.until(lambda: held_back(node))
+        await world.advance(3000)
+        node.wire.away = False
+        await world.advance(3000)
+        assert not (await world.record(accepted)).attempts
+
+
+async def test_a_delivery_that_a_dead_node_has_left_is_replaced_by_what_the_next_one_did() -> None:
+    async with rig() as world:
+        never = asyncio.Event()
+
+        async def hang(_: Job) -> None:
+            await never.wait()
+
+        node = await world.node("n1").app(function=hang).start()
+        done, cancelled, moved = await world.add(1000, 1000, 1000)
+        await world.advance(3500)
+        assert all([(await world.record(one)).attempts for one in (done, cancelled, moved)])
+        await node.crash()
+        await world.client.pause(APP, paused=True)
+        await world.node("n2").app().start()
+        await world.advance(5000)
+        assert (await world.run(world.change(Change.CANCEL, cancelled))).granted
+        assert (await world.run(world.change(Change.RESCHEDULE, moved, due_ms=world.now + 300_000))).granted
+        assert not (await world.record(cancelled)).attempts
+        assert not (await world.record(moved)).attempts
+        await world.client.pause(APP, paused=False)
+        await world.advance(30_000)
+        record = await world.record(done)
+        assert (record.status, record.attempts) == (Status.DONE, ())
 
 
 async def test_one_job_at_a_time_probes_after_5_s_and_then_twice_as_long_up_to_a_minute() -> None:
@@ -445,3 +534,152 @@ async def test_a_node_that_was_stopped_probes_no_more() -> None:
         seen = len(one.deliveries)
         await one.advance(120_000)
         assert len(one.deliveries) == seen
+
+
+# No job to probe with
+
+
+class Asked(PythonHandler):
+    """A handler that can be asked whether its destination takes jobs."""
+
+    def __init__(self, there: Destination, world: EngineRig) -> None:
+        super().__init__(there.take, clock=world.clock)
+        self.there = there
+        self.asked: list[int] = []
+        self._clock_ms = world.clock.wall_ms
+
+    async def ready(self) -> None:
+        self.asked.append(self._clock_ms())
+        if self.there.error is not None:
+            raise self.there.error
+
+
+async def test_without_a_job_to_probe_with_the_handler_is_asked_at_the_times_of_probes() -> None:
+    async with rig() as world:
+        there = Destination(away())
+        handler = Asked(there, world)
+        node = await world.node().app(handler=handler).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(2000)
+        assert (await world.run(world.change(Change.CANCEL, accepted))).granted
+        handler.asked.clear()
+        await world.advance(100_000)
+        assert [round((ms - accepted.due_ms) / 1000) for ms in handler.asked] == [5, 15, 35, 75]
+        assert held_back(node)
+        there.error = OSError("no route")
+        await world.advance(60_000)
+        assert [event.error for event in node.told_of(AppHeldBack)] == ["the gateway is closed", "OSError: no route"]
+        there.error = None
+        await world.advance(60_000)
+        assert not held_back(node)
+        assert len(node.told_of(AppResumed)) == 1
+
+
+async def test_a_job_that_is_due_is_the_probe_and_the_handler_is_not_asked() -> None:
+    async with rig() as world:
+        handler = Asked(Destination(away()), world)
+        node = await world.node().app(handler=handler).start()
+        await world.add(1000)
+        handler.asked.clear()
+        await world.advance(100_000)
+        assert held_back(node)
+        assert len(world.deliveries) == 5
+        assert not handler.asked
+
+
+async def test_a_job_is_no_probe_while_the_handler_is_asked() -> None:
+    async with rig() as world:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        class Slow(Asked):
+            async def ready(self) -> None:
+                asked.set()
+                await go_on.wait()
+                await super().ready()
+
+        go_on.set()
+        there = Destination(away())
+        node = await world.node().app(handler=Slow(there, world)).start()
+        (accepted,) = await world.add(1000)
+        await world.advance(2000)
+        assert (await world.run(world.change(Change.CANCEL, accepted))).granted
+        asked.clear()
+        go_on.clear()
+        await world.until(asked.is_set)
+        seen = len(world.deliveries)
+        await world.add(100)
+        await world.advance(2000)
+        assert len(world.deliveries) == seen
+        there.error = None
+        go_on.set()
+        await world.advance(100)
+        assert not held_back(node)
+        assert len(there.got) == 1
+
+
+async def test_a_function_without_a_job_left_is_held_back_until_the_next_probe_would_have_been_made() -> None:
+    async with rig() as world:
+        there = Destination(away())
+        node = await world.node().app(function=there.take).start()
+        (moved,) = await world.add(1000)
+        await world.advance(2000)
+        assert (await world.run(world.change(Change.RESCHEDULE, moved, due_ms=world.now + 300_000))).granted
+        await world.advance(3500)
+        assert held_back(node)
+        await world.advance(1000)
+        assert not held_back(node)
+        await world.advance(300_000)
+        assert held_back(node), "the next job has found out that it is still away"
+
+
+async def test_a_function_is_held_back_while_its_jobs_wait_though_its_app_is_paused() -> None:
+    async with rig() as world:
+        node = await world.node().app(function=Destination(away()).take).start()
+        await world.add(1000)
+        await world.advance(2000)
+        await world.client.pause(APP, paused=True)
+        await world.advance(60_000)
+        assert held_back(node)
+
+
+async def test_of_many_apps_a_few_destinations_are_looked_at_at_a_time() -> None:
+    async with rig() as world:
+        go_on = asyncio.Event()
+        looks = most = 0
+
+        class Looked(PythonHandler):
+            async def ready(self) -> None:
+                nonlocal looks, most
+                looks += 1
+                most = max(most, looks)
+                await go_on.wait()
+                looks -= 1
+                raise away()
+
+        node = world.node()
+        for number in range(3 * LOOKS):
+            node.app(f"app{number}", handler=Looked(Destination().take, clock=world.clock))
+        await node.start()
+        await world.advance(100)
+        assert (looks, most) == (LOOKS, LOOKS)
+        go_on.set()
+        await world.advance(100)
+        assert most == LOOKS
+        assert len(node.told_of(DestinationUnready)) == 3 * LOOKS
+
+
+async def test_a_node_that_is_stopped_while_its_destinations_are_looked_at_leaves_no_look_behind() -> None:
+    async with rig() as world:
+        ended: list[str] = []
+
+        class Looked(PythonHandler):
+            async def ready(self) -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append("it was cancelled")
+
+        node = await world.node().app(handler=Looked(Destination().take, clock=world.clock)).start()
+        await world.advance(100)
+        assert await node.stop()
+        assert ended

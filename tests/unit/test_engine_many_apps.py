@@ -305,3 +305,29 @@ async def test_what_could_not_be_asked_of_many_apps_is_asked_again(monkeypatch: 
         await world.until(lambda: len(world.deliveries) == MANY)
         assert max(world.times().values()) == 1
         assert next(failures, True)
+
+
+async def test_after_a_store_outage_at_a_start_many_apps_without_jobs_are_still_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig() as world:
+        await (await many_apps(world)).stop()
+        await world.advance(60_000)
+        without_jobs, scan = SqlOwnership.apps_without_jobs, SqlOwnership.scan
+        failures = iter([True])
+        scanned: list[str] = []
+
+        async def fails(ownership: SqlOwnership, scans: Sequence[Scan]) -> Collection[str]:
+            if next(failures, False):
+                raise StoreUnavailable("nothing answers")
+            return await without_jobs(ownership, scans)
+
+        async def noted(ownership: SqlOwnership, wanted: Scan) -> Page:
+            scanned.append(wanted.app)
+            return await scan(ownership, wanted)
+
+        monkeypatch.setattr(SqlOwnership, "apps_without_jobs", fails)
+        monkeypatch.setattr(SqlOwnership, "scan", noted)
+        await many_apps(world)
+        assert next(failures, True)
+        assert len(scanned) < MANY_WINDOWS * 2

@@ -291,6 +291,20 @@ async def test_a_delivery_that_runs_for_long_is_shown_to_people() -> None:
         assert record.status is Status.DONE
 
 
+async def test_deliveries_that_run_for_long_are_shown_whichever_lane_looks_first() -> None:
+    async with rig() as world:
+
+        async def slow(job: Job) -> None:
+            await sleep(world.clock, 10_000)
+
+        node = world.node()
+        node.wire.lanes = 2
+        await node.app(function=slow).start()
+        accepted = await world.spread([1000] * 8)
+        await world.advance(6000)
+        assert all([(await world.record(one)).attempts for one in accepted])
+
+
 # Pauses
 
 

@@ -365,13 +365,14 @@ class UnwantedClient(BrokenClient):
         raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "not allowed", fatal=True))
 
 
+@pytest.mark.parametrize("heard", [None, KafkaError(KafkaError._TRANSPORT)], ids=["nothing", "an older trouble"])
 async def test_a_record_that_is_refused_before_the_client_was_heard_of_is_told_why(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, heard: KafkaError | None
 ) -> None:
     monkeypatch.setattr(module, "new_client", lambda *_, **__: UnwantedClient(breaks=True))
     monkeypatch.setattr(module, "_IDLE_S", 60)
     async with producer_to(NOWHERE) as producer:
-        producer._trouble = None
+        producer._trouble = heard
         error = (await sent(producer, Record("t", None, b"1")))[0]
         assert error is not None
         assert "not allowed" in str(error)

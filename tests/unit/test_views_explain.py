@@ -93,8 +93,31 @@ def test_a_job_in_flight_says_since_when_and_where() -> None:
 
 def test_a_job_that_was_in_flight_on_a_dead_node_is_handed_over_again() -> None:
     answer = judged(record(attempts=(RUNNING,)), survey(dead=frozenset({"n1"})))
-    assert answer.reason is Reason.IN_FLIGHT
-    assert "is not alive any more" in answer.why
+    assert answer.reason is Reason.NO_NODE
+    assert not _runs(answer)
+    assert any("attempt 1 began at 2029-12-31T23:59:56.000Z on node scheduler-1, which has" in n for n in answer.notes)
+
+
+def _runs(answer: Explanation) -> bool:
+    return any("handler runs" in text for text in (answer.why, *answer.notes))
+
+
+def test_a_job_that_was_in_flight_on_a_node_that_was_started_again_is_handed_over_again() -> None:
+    answer = judged(record(attempts=(RUNNING,)), survey(nodes=(row(started_ms=NOW - 2000),)))
+    assert answer.reason is Reason.WAITS_FOR_PLACE
+    assert not _runs(answer)
+
+
+def test_a_job_that_was_in_flight_on_a_node_that_lost_its_shard_is_handed_over_again() -> None:
+    other = msgspec.structs.replace(NODE, nonce="n2", node_id="scheduler-2")
+    answer = judged(record(attempts=(RUNNING,)), survey(nodes=(NODE, other), owner="n2"))
+    assert answer.reason is Reason.WAITS_FOR_PLACE
+    assert not _runs(answer)
+
+
+def test_a_job_that_was_moved_since_it_was_in_flight_is_not_due() -> None:
+    answer = judged(record(NOW + 5000, attempts=(RUNNING,)))
+    assert answer.reason is Reason.NOT_DUE
 
 
 def test_an_overdue_job_of_a_paused_app_says_how_to_resume_it() -> None:

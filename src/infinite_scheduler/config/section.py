@@ -14,9 +14,16 @@ class Section(BaseModel):
 
 
 def meaning_of(section: type[BaseModel], attribute: str) -> str:
-    """The docstring below a setting. Read on demand: reading them all would slow each start down."""
+    """The docstring below a setting, or nothing where the sources are not installed.
+
+    Read on demand: reading them all would slow each start down.
+    """
     owner = next(base for base in section.__mro__ if attribute in inspect.get_annotations(base))
-    for definition in ast.parse(inspect.getsource(owner)).body:
+    try:
+        source = inspect.getsource(owner)
+    except (OSError, TypeError):  # the second for a module without a file
+        return ""
+    for definition in ast.parse(source).body:
         for statement, below in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
             found = isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
             if found and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):

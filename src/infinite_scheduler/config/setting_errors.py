@@ -82,7 +82,8 @@ def _explain_one(details: ErrorDetails, layers: Sequence[Layer]) -> str:
     if kind == "extra_forbidden":
         return f"{name}{origin}: {_why_unknown(location, path, layer)}"
     if kind == "missing":
-        return f"{name} is missing: {_meaning(_section_at(location[:-1]), str(path[-1]))}"
+        meaning = _meaning(_section_at(location[:-1]), str(path[-1]))
+        return f"{name} is missing: {meaning}" if meaning else f"{name} is missing"
     if kind == "does_not_fit" and value is None:
         return f"{name} is missing: {_expected(details)}"
     shown = HIDDEN if hides(path, value) else show(value)

@@ -1,6 +1,6 @@
 """A destination that takes nothing at the moment: when one app is held back on this node, probed, and let go on."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import isnan
 
 from infinite_scheduler.clock import Clock, Timer
@@ -26,7 +26,8 @@ REASON_CHARS = 500
 class DestinationOutage:
     """Whether the destination of one app takes jobs; if not, since when, and when the next job may probe it.
 
-    It begins when a job comes back with `DestinationAway`, and ends when a probe gets an answer.
+    It begins when a job comes back with `DestinationAway`, and ends when a probe gets an answer. While there is no job
+    to probe with, the handler is asked instead.
     """
 
     def __init__(self, app: str, clock: Clock, tell: Observer, wake: Callable[[], None]) -> None:
@@ -41,13 +42,18 @@ class DestinationOutage:
         self._wait_ms = 0
         self._due_ms = 0
         self._probe: Job | None = None  # the one in flight
+        self._looking = False  # the handler is being asked
         self._tried: set[bytes] = set()
         self.ended = 0  # how many outages have ended
 
     @property
     def may_probe(self) -> bool:
-        """Is it time to hand over one job, and is none of them under way?"""
-        return self.ongoing and self._probe is None and self._clock.steady_ms() >= self._due_ms
+        """Is it time for a probe, and is none of them under way?"""
+        return self.ongoing and self._is_free and self._clock.steady_ms() >= self._due_ms
+
+    @property
+    def _is_free(self) -> bool:
+        return self._probe is None and not self._looking
 
     @property
     def held_back(self) -> HeldBack | None:
@@ -73,6 +79,18 @@ class DestinationOutage:
         if job is self._probe:
             self._probe = None
             self._wake_in(0)
+
+    async def look(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Probe without a job: `ready` raises if the destination takes none."""
+        self._looking = True
+        try:
+            await ready()
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            self._looking = False
+            self._wait_longer(error)
+        else:
+            self._looking = False
+            self._end()
 
     # What comes back
 
@@ -103,6 +121,9 @@ class DestinationOutage:
         if len(self._tried) >= TRIED:
             self._tried.clear()
         self._tried.add(job.key)
+        self._wait_longer(error)
+
+    def _wait_longer(self, error: BaseException) -> None:
         self._say(error)
         self._wait_ms = min(2 * self._wait_ms, PROBE_MS[1])
         self._wake_in(_asked_ms(error) or self._wait_ms)

@@ -51,11 +51,14 @@ class Flight(msgspec.Struct, gc=False):
     outages: int  # of the destination that had ended when it began
     size: int | None = None  # of the window in which it was when its process ended
     alone: bool = False  # handed over by the quarantine, with nothing else in flight
-    shown: bool = False
+    shown: bool = False  # people see it as running
 
 
 Sink = Callable[[OwnedShard, Settlement], None]
 """Takes the end of a delivery, to be made durable."""
+
+ShowNoMore = Callable[[OwnedShard, Job], None]
+"""Takes a job that was shown as running and came back without an outcome."""
 
 QuarantineJob = Callable[[Job, OwnedShard], None]
 """Takes a job that may have ended a process, to be handed over with care."""
@@ -75,6 +78,8 @@ class Dispatcher:
         self.paused = False
         self.outage = DestinationOutage(plan.name, clock, tell, self.stir)
         self.sink: Sink = _unwired
+        self.show_no_more: ShowNoMore = _unwired
+        self.ask: Callable[[], None] = _unwired  # has the destination probed without a job
         self.quarantine_job: QuarantineJob = _unwired
         self.release: Release = _unwired
         self._plan = plan
@@ -221,6 +226,19 @@ class Dispatcher:
                 self._start(batch)
         if lateness:
             self.stir()
+        if self.outage.ongoing and self.lacks_probe:
+            self.ask()
+
+    @property
+    def lacks_probe(self) -> bool:
+        """Is it time to probe the destination, and nothing there to do it with: not due, not in flight, not parked?"""
+        if not self.outage.may_probe or self.has_ready or self.flights:
+            return False
+        return not any(owned.quarantined or owned.parked for owned in self.owned_shards.values())
+
+    async def look(self) -> None:
+        """Probe the destination without a job."""
+        await self.outage.look(self._plan.handler.ready)
 
     def _next_batch(self, now_ms: int, most: int) -> list[Job]:
         batch: list[Job] = []
@@ -394,6 +412,8 @@ class Dispatcher:
             owned.quarantined[job.key] = job
         if flight.size is not None:
             owned.suspects[job.key] = flight.size
+        if flight.shown:
+            self.show_no_more(owned, job)
         return flight
 
     def _park(self, flight: Flight | None) -> None:
@@ -419,11 +439,13 @@ class Dispatcher:
             return
         if self.outage.ongoing:
             self.outage.answered(job, outcome)
-        started_ms = flight.started_ms
-        if flight.owned.shown:
-            started_ms = flight.owned.shown.pop(job.key, started_ms)
         settlement = self._judge.settlement(
-            job, outcome, started_ms=started_ms, finished_ms=self._clock.wall_ms(), marked=flight.marked
+            job,
+            outcome,
+            started_ms=flight.started_ms,
+            finished_ms=self._clock.wall_ms(),
+            marked=flight.marked,
+            shown=flight.shown,
         )
         if settlement.error is not None and settlement.status is not Status.EXPIRED:
             self._tell(
@@ -453,7 +475,7 @@ class Dispatcher:
             return  # the shard was lost: its new owner hands the job over
         self._came_back += 1
         if flight.shown:
-            owned.shown.setdefault(job.key, flight.started_ms)
+            self.show_no_more(owned, job)
         job = job if flight.alone else copy(job)
         owned.held[job.key] = job
         if flight.marked:
@@ -474,9 +496,9 @@ class Dispatcher:
             interrupted(flight.job, why, started_ms=flight.started_ms, finished_ms=now_ms, marked=flight.marked),
         )
 
-    def long_running(self, since_ms: int) -> list[Running]:
-        """Deliveries that began before `since_ms` and have not been shown yet."""
-        found = [f for f in self.flights.values() if not f.shown and f.started_ms <= since_ms]
+    def long_running(self, since_ms: int, sound: Callable[[OwnedShard], bool]) -> list[Running]:
+        """Deliveries of sound shards that began before `since_ms` and have not been shown yet."""
+        found = [f for f in self.flights.values() if not f.shown and f.started_ms <= since_ms and sound(f.owned)]
         for flight in found:
             flight.shown = True
         return [Running(job=f.job, started_ms=f.started_ms) for f in found]

@@ -34,12 +34,19 @@ class Judge(msgspec.Struct, frozen=True):
     rand: Callable[[], float]
 
     def settlement(
-        self, job: Job, outcome: Outcome | BaseException, *, started_ms: int, finished_ms: int, marked: bool = False
+        self,
+        job: Job,
+        outcome: Outcome | BaseException,
+        *,
+        started_ms: int,
+        finished_ms: int,
+        marked: bool = False,
+        shown: bool = False,
     ) -> Settlement:
         """What the store shall record for this delivery."""
         if type(outcome) is Done:  # the common case
             return Settlement(
-                job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked
+                job=job, status=Status.DONE, started_ms=started_ms, finished_ms=finished_ms, marked=marked, shown=shown
             )
         try:
             status, due_ms, error = self._result(job, outcome, finished_ms)
@@ -53,6 +60,7 @@ class Judge(msgspec.Struct, frozen=True):
             due_ms=min(due_ms, MAX_DUE_MS),
             error=None if error is None else printable(error),
             marked=marked,
+            shown=shown,
         )
 
     def _result(self, job: Job, outcome: Outcome | BaseException, now_ms: int) -> tuple[Status, int, str | None]:

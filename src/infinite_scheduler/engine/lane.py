@@ -259,7 +259,7 @@ class Lane:
         Rules: drain_waits_for_settles, drain_is_called_off_in_lane.
         """
         draining = [owned for owned in self.owned_shards.draining.values() if owned.doubt is None]
-        empty = [owned for owned in draining if not owned.handed_over][:SHARDS_AT_ONCE]
+        empty = [owned for owned in draining if not owned.handed_over and not owned.came_back][:SHARDS_AT_ONCE]
         late = [
             owned
             for owned in draining
@@ -317,17 +317,17 @@ class Lane:
             return False
         for app, scan in scans.items():
             self._windows[app].begin(scan)
-        empty: Collection[str] = ()
+        empty: Collection[str] | None = None
         try:
             empty = await self._ownership.apps_without_jobs(list(scans.values()))
         finally:
             for app, scan in scans.items():
                 window = self._windows[app]
-                if app in empty:
+                if app in (empty or ()):
                     window.scanned(scan, EMPTY)
                 else:
                     window.unread(scan, scan.start)
-                    window.may_be_empty = False
+                    window.may_be_empty = empty is None  # without an answer nothing is known
         return bool(empty)
 
     async def _advance(self) -> bool:

@@ -14,6 +14,7 @@ class OwnedShard:
     """
 
     __slots__ = (
+        "came_back",
         "cursors",
         "doubt",
         "drain_until_ms",
@@ -28,7 +29,6 @@ class OwnedShard:
         "quarantined",
         "requests_read",
         "shard",
-        "shown",
         "suspect_until_ms",
         "suspects",
         "unswept_ms",
@@ -41,7 +41,7 @@ class OwnedShard:
         self.handed_over: dict[bytes, Job] = {}  # handed over, not settled in the store
         self.parked: list[Job] = []  # held and due, but the shard may not hand over now
         self.quarantined: dict[bytes, Job] = {}  # held in quarantine
-        self.shown: dict[bytes, int] = {}  # came back, but are shown as running since this moment
+        self.came_back: dict[bytes, Job] = {}  # not handed over any more, but people see them as running
         self.draining = False
         self.drain_until_ms: int | None = None  # when a drain is called off; None: never
         self.suspect_until_ms = suspect_until_ms  # jobs due up to here may have ended the former owner's process

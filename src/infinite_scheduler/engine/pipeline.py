@@ -15,16 +15,18 @@ from infinite_scheduler.clock import Clock, sleep, wait
 from infinite_scheduler.cluster.membership import Membership
 from infinite_scheduler.engine.agreed_clock import AgreedClock
 from infinite_scheduler.engine.answerer import RequestPoll
+from infinite_scheduler.engine.destination_looks import DestinationLooks
 from infinite_scheduler.engine.dispatcher import AppPlan, Dispatcher
 from infinite_scheduler.engine.judge import Judge, describe
 from infinite_scheduler.engine.lane import Lane, LaneSettings
 from infinite_scheduler.engine.lease import Gate, Lease
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.quarantine import Quarantine
+from infinite_scheduler.engine.settler import Settler
 from infinite_scheduler.engine.window import Window
-from infinite_scheduler.errors import DestinationAway, SchedulerError
+from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Shard
-from infinite_scheduler.observe.events import DestinationUnready, Maintained, Observer, StillRunning, TaskFailed
+from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
 from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, View
@@ -110,11 +112,13 @@ class Engine:
             held_back=self.held_back,
             tell=tell,
         )
+        self._looks = DestinationLooks(tell)
         self._alarm = asyncio.Event()
         self._moments: list[tuple[int, str]] = []  # a heap: when the wheel of an app is to be looked at
         self._noted: dict[str, int] = {}  # the earliest of them, by app
         for dispatcher in self.dispatchers.values():
-            dispatcher.sink, dispatcher.alarm = self._sink, partial(self._note, dispatcher)
+            dispatcher.sink, dispatcher.show_no_more = self._sink, self._show_no_more
+            dispatcher.alarm, dispatcher.ask = partial(self._note, dispatcher), partial(self._looks.probe, dispatcher)
             dispatcher.quarantine_job, dispatcher.release = self._quarantine.quarantine_job, self._quarantine.release
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -156,16 +160,7 @@ class Engine:
         self._spawn("membership", self.membership.run)
         self._spawn("upkeep", self._upkeep)
         for plan in self._apps:
-            self._tasks.append(asyncio.create_task(self._look_at_destination(plan), name=f"destination of {plan.name}"))
-
-    async def _look_at_destination(self, plan: AppPlan) -> None:
-        """Warn people whose jobs could not be handed over now, before the first is due."""
-        try:
-            await plan.handler.ready()
-        except DestinationAway as error:
-            self._tell(DestinationUnready(app=plan.name, error=str(error)))
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            self._tell(TaskFailed(part=f"destination of {plan.name}", error=describe(error)))
+            self._looks.warn(plan)
 
     async def stop(self) -> bool:
         """Hand over no more, let calls in flight finish, settle, release. True: all of it succeeded."""
@@ -180,6 +175,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._looks.stop()
         if clean:
             await self._leave()
         for dispatcher in self.dispatchers.values():
@@ -258,7 +254,13 @@ class Engine:
             self._alarm.set()
 
     def _sink(self, owned: OwnedShard, settlement: Settlement) -> None:
-        self._lanes[owned.shard.number % len(self._lanes)].settler.add(owned, settlement)
+        self._settler_of(owned).add(owned, settlement)
+
+    def _show_no_more(self, owned: OwnedShard, job: Job) -> None:
+        self._settler_of(owned).show_no_more(owned, job)
+
+    def _settler_of(self, owned: OwnedShard) -> Settler:
+        return self._lanes[owned.shard.number % len(self._lanes)].settler
 
     async def _mark(self, jobs: Sequence[Job], size: int) -> Collection[bytes]:
         """Mark suspects in their lanes; if a lane's store does not answer, its shards are reloaded."""

@@ -13,7 +13,7 @@ from infinite_scheduler.engine.judge import unrecordable
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.owned_shards import OwnedShards
 from infinite_scheduler.errors import SchedulerError
-from infinite_scheduler.model import Shard, Status
+from infinite_scheduler.model import Job, Shard, Status
 from infinite_scheduler.observe.events import JobsSettled, Observer, ShardsLost
 from infinite_scheduler.store.ownership import Ownership, Running, Settlement, SettleResult
 
@@ -57,6 +57,7 @@ class Settler:
         self._linger_ms = LINGER_MS
         self._at_most = AT_MOST
         self._shown_next_ms = 0
+        self._came_back: dict[Shard, OwnedShard] = {}  # shards with deliveries that are to be shown no more
 
     def add(self, owned: OwnedShard, settlement: Settlement) -> None:
         """Queue the outcome of a delivery, to be made durable soon."""
@@ -66,6 +67,12 @@ class Settler:
         elif len(self._outcomes) == AT_ONCE:
             self._wake()
         self._outcomes.append((owned, settlement))
+
+    def show_no_more(self, owned: OwnedShard, job: Job) -> None:
+        """Take a delivery that came back without an outcome from those that people see as running."""
+        owned.came_back[job.key] = job
+        self._came_back[owned.shard] = owned
+        self._wake()
 
     @property
     def kept(self) -> int:
@@ -81,19 +88,20 @@ class Settler:
 
         Rule: settle_in_lane.
         """
-        running = self._long_running()
-        if not running and not self._is_time():
+        running, came_back = self._long_running(), self._no_more_shown()
+        if not running and not came_back and not self._is_time():
             return False
         batch = self._next_batch()
         self._linger_ms = LONGER_MS if len(batch) >= MANY else LINGER_MS
         owners = self._owned_shards.owners_of(
-            [owned.shard for owned, _ in batch] + [Shard(r.job.app, r.job.shard) for r in running]
+            [owned.shard for owned, _ in batch]
+            + [Shard(job.app, job.shard) for job in [*came_back, *(r.job for r in running)]]
         )
         if not owners:
             return False
         try:
             recorded = await self._owned_shards.written(
-                owners, self._ownership.settle(owners, [s for _, s in batch], running)
+                owners, self._ownership.settle(owners, [s for _, s in batch], running, came_back)
             )
         except SchedulerError:
             self._outcomes.extendleft(reversed(batch))
@@ -103,6 +111,7 @@ class Settler:
             raise
         if not self._outcomes:
             self._at_most = AT_MOST
+        self._taken_from_view(came_back)
         self._settled(batch, recorded)
         return True
 
@@ -117,8 +126,27 @@ class Settler:
             return []
         self._shown_next_ms = self._clock.steady_ms() + self._shown_ms
         since_ms = self._clock.wall_ms() - self._shown_ms
-        mine = (r for window in self._owned_shards.windows.values() for r in window.dispatcher.long_running(since_ms))
-        return [r for r in mine if self._owned_shards.sound(Shard(r.job.app, r.job.shard))]
+        windows = self._owned_shards.windows.values()
+        return [r for window in windows for r in window.dispatcher.long_running(since_ms, self._sound)]
+
+    def _no_more_shown(self) -> list[Job]:
+        """The deliveries that came back, as far as their shards are owned without doubt."""
+        for owned in list(self._came_back.values()):
+            if self._owned_shards.by_shard.get(owned.shard) is not owned:
+                del self._came_back[owned.shard]  # its next owner sees to them
+        return [job for owned in self._came_back.values() if self._sound(owned) for job in owned.came_back.values()]
+
+    def _sound(self, owned: OwnedShard) -> bool:
+        return owned.doubt is None and self._owned_shards.by_shard.get(owned.shard) is owned
+
+    def _taken_from_view(self, jobs: Sequence[Job]) -> None:
+        """Note that people do not see these deliveries any more; one of them may have come back a second time since."""
+        for job in jobs:
+            shard = Shard(job.app, job.shard)
+            if (owned := self._came_back.get(shard)) is not None and owned.came_back.get(job.key) is job:
+                del owned.came_back[job.key]
+                if not owned.came_back:
+                    del self._came_back[shard]
 
     def _next_batch(self) -> list[Ended]:
         """The next outcomes of shards that are owned without doubt; those of lost shards are dropped."""

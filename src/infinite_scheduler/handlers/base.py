@@ -60,9 +60,10 @@ class Handler(ABC):
         return
 
     async def ready(self) -> None:
-        """Raise DestinationAway if jobs could not be handed over now; asked once, after a start, to warn people.
+        """Raise DestinationAway if jobs could not be handed over now.
 
-        It may take its time, and is cancelled by a stop. By default nothing is looked at.
+        It is asked after a start, to warn people, and instead of a probe while the app is held back and none of its
+        jobs is due. It may take its time, and is cancelled by a stop. By default nothing is looked at.
         """
         return
 

@@ -197,7 +197,7 @@ class Producer:
         except self._refusal as raised:
             found: KafkaError = raised.args[0]
             self._broken = self._broken or found.fatal()
-            if is_fatal(found) and self._trouble is None:
+            if is_fatal(found) and not (self._trouble and is_fatal(self._trouble)):
                 self._poll(client)  # what has happened to the client waits to be told
             self._report(sending, index, send_error(found, self._options, record.topic, trouble=self._trouble))
         else:

@@ -102,6 +102,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_ms: int = 0
     error: str | None = None
     marked: bool = False  # it was handed over in a marked batch
+    shown: bool = False  # it was shown as running, so its end is, too
 
     @property
     def shard(self) -> Shard:
@@ -226,9 +227,16 @@ class Ownership(ABC):
 
     @abstractmethod
     async def settle(
-        self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
+        self,
+        owners: Mapping[Shard, Owner],
+        settlements: Sequence[Settlement],
+        running: Sequence[Running] = (),
+        came_back: Sequence[Job] = (),
     ) -> SettleResult:
-        """Record how deliveries ended, all or none of each shard. Durable on return."""
+        """Record how deliveries ended, all or none of each shard. Durable on return.
+
+        Those that are running are shown to people; those that came back, as if they had not begun, are shown no more.
+        """
 
     @abstractmethod
     async def maintain(self) -> Upkeep:

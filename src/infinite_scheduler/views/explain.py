@@ -74,8 +74,11 @@ class _Case:
         found = next((info for info in self.view.shards if info.shard == wanted), None)
         self.shard = None if found is None else shard_view(found, self.nodes, self.states)
         self.owner = None if self.shard is None else self.shard.owner
-        keeper = None if self.owner is None or self.owner.state not in LIVING else self.nodes[self.owner.nonce]
-        self.held_back = None if keeper is None else keeper.held_back.get(self.job.app)
+        self.keeper = None if self.owner is None or self.owner.state not in LIVING else self.nodes[self.owner.nonce]
+        self.held_back = None if self.keeper is None else self.keeper.held_back.get(self.job.app)
+        unfinished = [a for a in record.attempts if a.finished_ms is None and a.attempt == self.job.attempt]
+        self.running = next((a for a in unfinished if self._runs(a)), None)
+        self.cut_short = next((a for a in unfinished if a is not self.running), None)
 
     def explanation(self) -> Explanation:
         reason, why = self._judge()
@@ -99,11 +102,8 @@ class _Case:
     def _judge(self) -> tuple[Reason, str]:
         if self.record.status.final:
             return Reason.SETTLED, self._settled()
-        running = next(
-            (a for a in self.record.attempts if a.finished_ms is None and a.attempt == self.job.attempt), None
-        )
-        if running is not None and self.held_back is None:
-            return Reason.IN_FLIGHT, self._in_flight(running)
+        if self.running is not None and self.held_back is None:
+            return Reason.IN_FLIGHT, self._in_flight(self.running)
         if self.job.due_ms > self.now_ms:
             return self._early()
         return self._overdue()
@@ -125,11 +125,16 @@ class _Case:
     def _attempts(self) -> str:
         return "1 attempt" if self.job.attempt == 1 else f"{self.job.attempt} attempts"
 
+    def _runs(self, attempt: Attempt) -> bool:
+        """Is its end still to come? Not if its node is gone, or was started again, or if the job was moved since."""
+        node = self.keeper
+        if node is None or node.node_id != attempt.node or self.job.due_ms > attempt.started_ms:
+            return False
+        return node.started_ms + min(0, node.clock_offset_ms or 0) <= attempt.started_ms  # by the earlier clock
+
     def _in_flight(self, running: Attempt) -> str:
         since = f"since {iso(running.started_ms)}, {relative(running.started_ms, self.now_ms)}"
-        text = f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
-        lives = any(node.node_id == running.node for node in [*self.able, *self.holding_back])
-        return text if lives else f"{text}; but that node is not alive any more: another one hands it over again"
+        return f"its handler runs {since}, on node {running.node}, as attempt {running.attempt}"
 
     def _early(self) -> tuple[Reason, str]:
         coming = f"{relative(self.job.due_ms, self.now_ms)}, at {iso(self.job.due_ms)}"
@@ -207,10 +212,17 @@ class _Case:
             notes.append(f"no node runs app {app}; start one: {PROGRAM} serve --config FILE")
         elif reason in (Reason.NOT_DUE, Reason.RETRY) and self.owner and self.owner.state in _GONE:
             notes.append(f"{self._silence()}; another node takes its shards over")
+        if self.cut_short is not None:
+            notes.append(_lost(self.cut_short))
         failed = self._last_failure()
         if failed is not None and reason is not Reason.RETRY:
             notes.append(f"attempt {failed.attempt} failed: {failed.error}")
         return notes
+
+
+def _lost(attempt: Attempt) -> str:
+    began = f"attempt {attempt.attempt} began at {iso(attempt.started_ms)} on node {attempt.node}"
+    return f"{began}, which has ended or lost the job since: it is handed over again, as the same attempt"
 
 
 _GONE = (NodeState.SILENT, NodeState.DEAD, None)

@@ -7,7 +7,10 @@ from infinite_scheduler.views.times import IsoTime, iso, iso_or_none
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery that failed, or that has run long enough to be shown; `finished_at` is None while it runs."""
+    """One delivery that failed, or that has run long enough to be shown.
+
+    `finished_at` is None while it runs, and if its node has ended meanwhile until the job is handed over again.
+    """
 
     attempt: int
     started_at: IsoTime

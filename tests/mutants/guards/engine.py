@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "what many apps were to bring is forgotten when asking for it fails",
         LANE,
-        "                    window.unread(scan, scan.start)\n                    window.may_be_empty = False\n",
-        "                    window.may_be_empty = False\n",
+        "                    window.unread(scan, scan.start)\n                    window.may_be_empty = empty is None",
+        "                    window.may_be_empty = empty is None",
         MANY_APPS,
     ),
     Mutant(
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "of many apps, one that has jobs counts as empty",
         LANE,
-        "                if app in empty:\n",
+        "                if app in (empty or ()):\n",
         "                if True:\n",
         MANY_APPS,
     ),
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "a shard is released while handlers work on its jobs",
         LANE,
-        "empty = [owned for owned in draining if not owned.handed_over][:SHARDS_AT_ONCE]",
+        "empty = [owned for owned in draining if not owned.handed_over and not owned.came_back][:SHARDS_AT_ONCE]",
         "empty = draining[:SHARDS_AT_ONCE]",
         CLUSTER,
     ),
@@ -702,6 +702,28 @@ MUTANTS = (
         "",
         STOP,
     ),
+    Mutant(
+        "a delivery that came back is shown as running for ever",
+        DISPATCHER,
+        "            self.show_no_more(owned, job)\n        job = job if",
+        "            pass\n        job = job if",
+        (*DESTINATION, "-k", "came_back_is_not_shown"),
+    ),
+    Mutant(
+        "a shard is released before deliveries that came back are shown no more",
+        LANE,
+        "if not t.handed_over and not t.came_back]",
+        "if not t.handed_over]",
+        (*DESTINATION, "-k", "rolling_restart"),
+        survives="a turn settles before it releases: only a delivery that comes back between the two would be left",
+    ),
+    Mutant(
+        "what was not taken from view during a store outage is forgotten",
+        SETTLER,
+        "        except SchedulerError:\n            self._outcomes",
+        "        except SchedulerError:\n            self._taken_from_view(came_back)\n            self._outcomes",
+        (*DESTINATION, "-k", "store_outage_kept"),
+    ),
     # Quarantine
     Mutant(
         "a job that was alone at a death is tried again",
@@ -884,15 +906,15 @@ MUTANTS = (
     Mutant(
         "a destination that is away is tried with every job",
         OUTAGE,
-        "return self.ongoing and self._probe is None and self._clock.steady_ms() >= self._due_ms",
-        "return self.ongoing and self._probe is None",
+        "return self.ongoing and self._is_free and self._clock.steady_ms() >= self._due_ms",
+        "return self.ongoing and self._is_free",
         DESTINATION,
     ),
     Mutant(
         "several probes are under way",
         OUTAGE,
-        "return self.ongoing and self._probe is None and self._clock.steady_ms() >= self._due_ms",
-        "return self.ongoing and self._clock.steady_ms() >= self._due_ms",
+        "return self._probe is None and not self._looking",
+        "return not self._looking",
         ("tests/unit/test_destination_outage.py", *DESTINATION),
     ),
     Mutant(

@@ -1,6 +1,7 @@
 """The owner's side of the SQL store: each call is one transaction in the lane of its shards."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -155,12 +156,20 @@ class SqlOwnership(Ownership, Marks):
         return answers
 
     async def settle(
-        self, owners: Mapping[Shard, Owner], settlements: Sequence[Settlement], running: Sequence[Running] = ()
+        self,
+        owners: Mapping[Shard, Owner],
+        settlements: Sequence[Settlement],
+        running: Sequence[Running] = (),
+        came_back: Sequence[Job] = (),
     ) -> SettleResult:
         lane, node = self._lane(owners), self._node.node_id
-        settled = await lane.write(lambda tx: owner.settle(tx, owners, node, settlements, running, exclusive=False))
+
+        def body(tx: Statements, *, exclusive: bool) -> SettleResult | None:
+            return owner.settle(tx, owners, node, settlements, running, came_back, exclusive=exclusive)
+
+        settled = await lane.write(partial(body, exclusive=False))
         if settled is None:
-            settled = await lane.write(lambda tx: owner.settle(tx, owners, node, settlements, running, exclusive=True))
+            settled = await lane.write(partial(body, exclusive=True))
         if settled is None:
             raise AssertionError("a settle under the exclusive lock always ends")
         return settled

@@ -130,6 +130,9 @@ class SqlStatements(Scans, ClusterRows, InboxRows):
             [(key, a.attempt, app, a.started_ms, a.finished_ms, a.node, a.error) for key, a in attempts],
         )
 
+    def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> None:
+        self._delete_many("scheduler_attempts", ("id", "attempt"), attempts)
+
     def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
         rows = self._select(
             "SELECT attempt, started_ms, finished_ms, node, error FROM scheduler_attempts WHERE id = ? AND app = ?"

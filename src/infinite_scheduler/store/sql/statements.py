@@ -159,6 +159,10 @@ class Statements(ABC):
         """Insert or replace attempts of jobs."""
 
     @abstractmethod
+    def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> None:
+        """Delete attempts that were written as running, as far as they were: no handler works on them."""
+
+    @abstractmethod
     def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]: ...
 
     @abstractmethod

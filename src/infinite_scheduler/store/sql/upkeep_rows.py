@@ -63,7 +63,7 @@ class UpkeepRows(SqlStatements):
         without_jobs = self.apps_without_jobs(
             [Scan(app=app, shards=frozenset({0}), start=FIRST, end=LAST, limit=1, room=1) for app in apps]
         )
-        return [app for app in without_jobs if not self._periods(app)], without_jobs
+        return {app for app in without_jobs if not self._periods(app)}, without_jobs
 
     def missing_ahead(self, app: str, now_ms: int, days: int) -> Sequence[str]:
         """The names of the missing tables for this many days from now."""

@@ -2,10 +2,18 @@
 
 import pytest
 
-from infinite_scheduler.model import Attempt, Job, Status
+from infinite_scheduler.model import Attempt, Change, Job, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ownership import Running
-from infinite_scheduler.testing.store_contract.contract_bench import SHARD, Bench, ContractNode, Promises, counts, keys
+from infinite_scheduler.testing.store_contract.contract_bench import (
+    SHARD,
+    Bench,
+    ContractNode,
+    Promises,
+    counts,
+    keys,
+    needing,
+)
 
 
 class SettlingContract(Promises):
@@ -152,6 +160,74 @@ class SettlingContract(Promises):
         record = await bench.store.get(job.key)
         assert record is not None
         assert not record.attempts, "the new owner may hand the same attempt over, and shows it itself"
+
+    async def test_a_delivery_that_came_back_is_shown_no_more(self, bench: Bench) -> None:
+        owner, jobs = await self._handed_over(bench, *range(300))
+        await owner.settle(running=[Running(job=job, started_ms=bench.now) for job in jobs])
+        await owner.settle(came_back=jobs[1:])
+        assert [len(await self._attempts(bench, job)) for job in jobs[::60]] == [1, 0, 0, 0, 0]
+        await owner.settle(running=[Running(job=jobs[1], started_ms=bench.now)], came_back=[jobs[1]])
+        assert await self._attempts(bench, jobs[1]), "it came back, and runs again"
+
+    async def test_the_failures_before_a_delivery_that_came_back_are_still_shown(self, bench: Bench) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await owner.settle(owner.ended(job, Status.PENDING, due_ms=bench.now, error="busy"))
+        (again,) = await owner.scan()
+        await owner.settle(running=[Running(job=again, started_ms=bench.now)])
+        await owner.settle(came_back=[again])
+        assert [attempt.error for attempt in await self._attempts(bench, job)] == ["busy"]
+
+    async def test_a_node_that_lost_a_shard_takes_no_delivery_there_from_view(self, bench: Bench) -> None:
+        former, (job,) = await self._handed_over(bench, 0)
+        owner = await bench.owner("n2")
+        await owner.settle(running=[Running(job=job, started_ms=bench.now)])
+        assert (await former.settle(came_back=[job])).lost == {SHARD}
+        assert [attempt.node for attempt in await self._attempts(bench, job)] == ["n2"]
+
+    async def test_a_delivery_that_was_shown_is_shown_as_ended_however_short_the_clock_says_it_was(
+        self, bench: Bench
+    ) -> None:
+        owner, (job,) = await self._handed_over(bench, 0)
+        await owner.settle(running=[Running(job=job, started_ms=bench.now)])
+        await owner.settle(owner.ended(job, shown=True))
+        assert [attempt.finished_ms for attempt in await self._attempts(bench, job)] == [bench.now]
+
+    async def test_what_a_former_owner_has_shown_ends_with_the_delivery_of_the_next(self, bench: Bench) -> None:
+        former, (one, two, three) = await self._handed_over(bench, 0, 0, 0)
+        await former.settle(running=[Running(job=job, started_ms=bench.now) for job in (one, two, three)])
+        owner = await bench.owner("n2")
+        failed = owner.ended(two, Status.FAILED, error="no", marked=True)
+        await owner.settle(owner.ended(one, marked=True), failed)
+        assert not await self._attempts(bench, one)
+        assert [attempt.error for attempt in await self._attempts(bench, two)] == ["no"]
+        assert await self._attempts(bench, three)
+
+    @needing(Ability.CANCEL)
+    async def test_what_a_former_owner_has_shown_ends_with_a_change_that_the_next_one_decides(
+        self, bench: Bench
+    ) -> None:
+        cancelled, _ = await bench.add(0, 0)
+        former = await bench.owner(line_in_ms=30_000)
+        jobs = await former.scan()
+        await former.settle(running=[Running(job=job, started_ms=bench.now) for job in jobs])
+        owner = await bench.owner("n2")
+        asking = bench.change(Change.CANCEL, cancelled)
+        await owner.answer(await owner.asked(Change.CANCEL))
+        assert (await bench.decided(asking)).granted
+        assert [job.key for job in jobs if not await self._attempts(bench, job)] == [cancelled.key]
+
+    @needing(Ability.CANCEL)
+    async def test_what_a_former_owner_has_shown_ends_with_a_change_at_a_released_shard(self, bench: Bench) -> None:
+        former, jobs = await self._handed_over(bench, 0, 0)
+        await former.settle(running=[Running(job=job, started_ms=bench.now) for job in jobs])
+        await (await bench.owner("n2")).release()
+        assert (await bench.changed(Change.CANCEL, jobs[0].key)).granted
+        assert [len(await self._attempts(bench, job)) for job in jobs] == [0, 1]
+
+    async def _attempts(self, bench: Bench, job: Job) -> tuple[Attempt, ...]:
+        record = await bench.store.get(job.key)
+        assert record is not None
+        return record.attempts
 
     async def test_many_deliveries_that_run_for_long_are_shown_in_one_call(self, bench: Bench) -> None:
         owner, jobs = await self._handed_over(bench, *range(300))

@@ -218,6 +218,8 @@ def change_row(tx: Statements, change_request: ChangeRequest, head: Head, shard:
     if tx.update_jobs(change_request.app, [update]):
         return RequestState.AGAIN
     write_entries(tx, change_request.app, head, update)
+    if shard.released and head.status is Status.PENDING:
+        tx.delete_unfinished([(head.key, head.attempt)])  # that an owner has left which is gone
     if update.status is Status.PENDING and update.due_ms < shard.line_ms:
         tx.insert_requests([wake(change_request.shard, [change_request.key])])
     tx.add_counts({(change_request.app, counted(change_request.change)): 1}, change_request.now_ms)

@@ -272,10 +272,11 @@ def decide(
 
 
 def apply_change(tx: Statements, app: str, head: Head, update: Update, change: Change, now_ms: int) -> None:
-    """Write a decided change: row, entries, count."""
+    """Write a decided change: row, entries, count; a former owner may have left the attempt as running."""
     if tx.update_jobs(app, [update]):
         raise StoreUnavailable(f"job {key_text(head.key)} changed under the exclusive lock of its shard")
     anybody.write_entries(tx, app, head, update)
+    tx.delete_unfinished([(head.key, head.attempt)])
     if update.status.final:
         tx.delete_marks([(Shard(app, shard_of(head.key)), head.key)])
     tx.add_counts({(app, anybody.counted(change)): 1}, now_ms)
@@ -287,6 +288,7 @@ def settle(
     node: str,
     settlements: Sequence[Settlement],
     running: Sequence[Running],
+    came_back: Sequence[Job] = (),
     *,
     exclusive: bool,
 ) -> SettleResult | None:
@@ -300,6 +302,7 @@ def settle(
     low_ms = lowered(mine, settlements)
     if low_ms and not exclusive:
         return None
+    tx.delete_unfinished((job.key, job.attempt) for job in came_back if Shard(job.app, job.shard) in mine)
     missed: set[Shard] = set()
     for app, group in settlements_by_app(settlements, mine).items():
         gone = tx.update_jobs(app, [update_of(s) for s in group])
@@ -370,9 +373,11 @@ def update_of(s: Settlement) -> Update:
 def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlement]) -> None:
     """Write entries, attempts, marks and counts of outcomes that changed their rows.
 
+    A delivery that was marked may be shown as running by a former owner that is gone.
+
     Rules: retry_writes_entry, existing_entry_is_ignored, settle_deletes_mark.
     """
-    stale, entries, attempts, marks = [], [], [], []
+    stale, entries, attempts, unfinished, marks = [], [], [], [], []
     counts: dict[tuple[str, str], int] = {}
     for s in group:
         job = s.job
@@ -382,13 +387,16 @@ def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlem
             stale.append((job.position, job.key))
         if s.status is Status.PENDING:
             entries.append((position(job.key, s.due_ms), job.key))
-        if s.error is not None or s.finished_ms - s.started_ms >= SHOWN_MS:
+        if s.error is not None or s.shown or s.finished_ms - s.started_ms >= SHOWN_MS:
             attempts.append((job.key, attempt_of(s, node)))
+        elif s.marked:
+            unfinished.append((job.key, job.attempt))
         if s.marked:
             marks.append((s.shard, job.key))
     tx.delete_entries(app, stale)
     tx.insert_entries(app, entries)
     tx.write_attempts(app, attempts)
+    tx.delete_unfinished(unfinished)
     tx.delete_marks(marks)
     tx.add_counts(counts, max((s.finished_ms for s in group), default=0))
 
