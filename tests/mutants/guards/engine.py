@@ -712,8 +712,8 @@ MUTANTS = (
     Mutant(
         "a shard is released before deliveries that came back are shown no more",
         LANE,
-        "if not t.handed_over and not t.came_back]",
-        "if not t.handed_over]",
+        "if not owned.handed_over and not owned.came_back]",
+        "if not owned.handed_over]",
         (*DESTINATION, "-k", "rolling_restart"),
         survives="a turn settles before it releases: only a delivery that comes back between the two would be left",
     ),

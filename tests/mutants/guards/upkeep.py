@@ -14,14 +14,14 @@ MUTANTS = (
     Mutant(
         "an app with daily tables is left out of maintenance",
         ROWS,
-        "return [app for app in without_jobs if not self._periods(app)], without_jobs",
+        "return {app for app in without_jobs if not self._periods(app)}, without_jobs",
         "return without_jobs, without_jobs",
         SQLITE,
     ),
     Mutant(
         "tables are made ahead for apps without jobs",
         ROWS,
-        "return [app for app in without_jobs if not self._periods(app)], without_jobs",
+        "return {app for app in without_jobs if not self._periods(app)}, without_jobs",
         "return [app for app in without_jobs if not self._periods(app)], ()",
         SQLITE,
     ),
