@@ -16,7 +16,7 @@ from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.statements import Session, Statements
-from infinite_scheduler.store.sql.tables import DAILY, moved_table
+from infinite_scheduler.store.sql.tables import DAILY, moved_table, span_of
 from infinite_scheduler.store.sql.upkeep_rows import FIRST
 from tests.contract.test_statements import MAIL, NOW, SMS, add, finished, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import WEEK_MS, maintained, opened
@@ -84,6 +84,13 @@ class TestUpkeep:
         await set_low(session, NOW)
         assert (await maintained(database)).dropped == ()
         assert keys_of(await session.read(lambda tx: tx.read_jobs(SMS, keys))) == keys
+
+    async def test_no_tables_are_made_ahead_for_an_app_whose_jobs_are_gone(
+        self, database: SqliteDatabase, session: Session
+    ) -> None:
+        keys = await add(session, [new_row()])
+        await session.write(lambda tx: tx._cursor.execute(f"DELETE FROM {span_of('daily').table_of(SMS, keys[0])}"))  # type: ignore[attr-defined]
+        assert (await maintained(database)).made == ()
 
     async def test_a_pending_job_is_never_deleted_nor_its_table(
         self, database: SqliteDatabase, session: Session
