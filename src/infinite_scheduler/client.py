@@ -29,6 +29,7 @@ from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.ledger import Ledger
 from infinite_scheduler.store.looking import Found, Query, Survey
 
 if TYPE_CHECKING:
@@ -372,6 +373,12 @@ class Client:
         self._opened()
         self.abilities.require(Ability.INBOX)
         return self._store.inbox()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is known of all jobs at once, who did what, and the tokens of those who may come in by HTTP."""
+        self._opened()
+        return self._store.ledger()
 
 
 def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) -> Settings:

@@ -761,9 +761,12 @@ class StatementsContract:
             held_back={SMS: HeldBack(since_ms=NOW, reason="closed")},
             beat=2,
             beat_ms=9,
+            vitals=b'{"done": 7}',
         )
         for node in (first, other, again):
             await session.write(lambda tx, node=node: tx.write_node(node))  # type: ignore[misc]
+        assert list(await session.read(lambda tx: tx.read_nodes(vitals=True))) == [again, other]
+        again = msgspec.structs.replace(again, vitals=None)
         assert list(await session.read(lambda tx: tx.read_nodes())) == [again, other]
         assert await session.write(lambda tx: tx.set_drain("host", asked=True)) == 2
         assert await session.write(lambda tx: tx.set_drain("nobody", asked=True)) == 0

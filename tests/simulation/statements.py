@@ -12,6 +12,7 @@ from greenlet import GreenletExit, getcurrent
 from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
+from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
 from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
@@ -307,8 +308,9 @@ class SimStatements(Statements):
         return exists
 
     @reads
-    def read_nodes(self) -> Sequence[NodeInfo]:
-        return list(self.transaction.rows("nodes").values())
+    def read_nodes(self, *, vitals: bool = False) -> Sequence[NodeInfo]:
+        rows = list(self.transaction.rows("nodes").values())
+        return rows if vitals else [msgspec.structs.replace(row, vitals=None) for row in rows]
 
     @writes
     def write_node(self, node: NodeInfo) -> Work[None]:
@@ -396,6 +398,39 @@ class SimStatements(Statements):
     def count_keys(self) -> int:
         return len(self.transaction.rows("keys"))
 
+    @writes
+    def insert_audit(self, records: Sequence[AuditRecord]) -> Work[None]:
+        for record in records:
+            yield from self.transaction.insert("audit", bytes.fromhex(record.id), record)
+
+    @reads
+    def find_audit(self, query: AuditQuery, before: bytes | None, limit: int) -> Sequence[AuditRecord]:
+        found = [
+            record
+            for key, record in sorted(self.transaction.rows("audit").items(), reverse=True)
+            if audit_wanted(query, record) and (before is None or key < before)
+        ]
+        return found[:limit]
+
+    @writes
+    def lock_tokens(self) -> Work[None]:
+        yield from self.transaction.lock(("tokens",), exclusive=True)
+
+    @reads
+    def read_tokens(self) -> Sequence[Token]:
+        return [token for _, token in sorted(self.transaction.rows("tokens").items())]
+
+    @writes
+    def insert_token(self, token: Token) -> Work[bool]:
+        return (yield from self.transaction.insert("tokens", token.name, token))
+
+    @writes
+    def revoke_token(self, name: str, now_ms: int) -> Work[None]:
+        def revoked(token: Token) -> Token:
+            return token if token.revoked_ms is not None else msgspec.structs.replace(token, revoked_ms=now_ms)
+
+        yield from self.transaction.change("tokens", name, revoked)
+
 
 def moved(move: Move, now_ms: int, place: TopicPosition) -> TopicPosition:
     """The place after the move, or the same object if it is not as it was seen."""
@@ -411,6 +446,16 @@ def letter_wanted(query: LetterQuery, letter: DeadLetter) -> bool:
         and query.topic in (None, letter.source.topic)
         and query.state in (None, letter.state)
         and (query.before_ms is None or letter.failed_ms < query.before_ms)
+    )
+
+
+def audit_wanted(query: AuditQuery, record: AuditRecord) -> bool:
+    return (
+        query.who in (None, record.who)
+        and query.verb in (None, record.verb)
+        and query.target in (None, record.target)
+        and (query.from_ms is None or record.at_ms >= query.from_ms)
+        and (query.to_ms is None or record.at_ms < query.to_ms)
     )
 
 

@@ -29,7 +29,7 @@ NODE: Final = (
     "beat_ms",
     "held_back",
 )
-"""What a node writes about itself; `drain_asked` is written by others."""
+"""What a node writes about itself, besides its vitals; `drain_asked` is written by others."""
 
 _decode_apps = msgspec.json.Decoder(frozenset[str]).decode
 _decode_held_back = msgspec.json.Decoder(dict[str, HeldBack]).decode
@@ -93,15 +93,16 @@ class ClusterRows(Rows):
         self._run("UPDATE scheduler_apps SET paused = ? WHERE name = ?", (paused, app))
         return bool(self._select("SELECT 1 FROM scheduler_apps WHERE name = ?", (app,)))
 
-    def read_nodes(self) -> Sequence[NodeInfo]:
-        rows = self._select(f"SELECT {', '.join(NODE)}, drain_asked FROM scheduler_nodes ORDER BY nonce")
+    def read_nodes(self, *, vitals: bool = False) -> Sequence[NodeInfo]:
+        seen = "vitals" if vitals else "NULL"
+        rows = self._select(f"SELECT {', '.join(NODE)}, drain_asked, {seen} FROM scheduler_nodes ORDER BY nonce")
         return [_node(row) for row in rows]
 
     def write_node(self, node: NodeInfo) -> None:
         apps = msgspec.json.encode(sorted(node.apps)).decode()
         held_back = msgspec.json.encode(node.held_back).decode() if node.held_back else None
         self._run(
-            self._dialect.upsert("scheduler_nodes", NODE, ("nonce",)),
+            self._dialect.upsert("scheduler_nodes", (*NODE, "vitals"), ("nonce",)),
             (
                 node.nonce,
                 node.node_id,
@@ -113,6 +114,7 @@ class ClusterRows(Rows):
                 node.beat,
                 node.beat_ms,
                 held_back,
+                None if node.vitals is None else node.vitals.decode(),
             ),
         )
 
@@ -134,7 +136,9 @@ def _shard(row: Sequence[Any]) -> ShardInfo:
 
 
 def _node(row: Sequence[Any]) -> NodeInfo:
-    nonce, node_id, apps, started_ms, draining, clock_off, clock_offset_ms, beat, beat_ms, held_back, drain_asked = row
+    nonce, node_id, apps, started_ms, draining, clock_off, offset_ms, beat, beat_ms, held_back, drain_asked, vitals = (
+        row
+    )
     return NodeInfo(
         nonce=nonce,
         node_id=node_id,
@@ -143,8 +147,9 @@ def _node(row: Sequence[Any]) -> NodeInfo:
         draining=bool(draining),
         drain_asked=bool(drain_asked),
         clock_off=bool(clock_off),
-        clock_offset_ms=clock_offset_ms,
+        clock_offset_ms=offset_ms,
         beat=beat,
         beat_ms=beat_ms,
         held_back=_decode_held_back(held_back) if held_back else {},
+        vitals=None if vitals is None else vitals.encode(),
     )

@@ -10,6 +10,7 @@ from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, placeholders
 from infinite_scheduler.store.sql.inbox_rows import InboxRows
+from infinite_scheduler.store.sql.ledger_rows import LedgerRows
 from infinite_scheduler.store.sql.rows import in_chunks, padded
 from infinite_scheduler.store.sql.scans import Scans
 from infinite_scheduler.store.sql.schema import KEYS_TABLE
@@ -38,8 +39,8 @@ ONCE: Final = "once-"
 """The prefix of process names whose counters are written once: they can be folded at any time."""
 
 
-class SqlStatements(Scans, ClusterRows, InboxRows):
-    """All statements: jobs, cluster and inbox from the base classes, and here those between doors and owners."""
+class SqlStatements(Scans, ClusterRows, InboxRows, LedgerRows):
+    """All statements: jobs, cluster, inbox and ledger from the base classes, here those between doors and owners."""
 
     def insert_requests(self, requests: Iterable[Request]) -> None:
         self._run_many(

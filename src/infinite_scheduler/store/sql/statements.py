@@ -13,6 +13,7 @@ import msgspec
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
+from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
 from infinite_scheduler.store.sql.tables import SqlApp
@@ -194,7 +195,8 @@ class Statements(ABC):
         """Set or clear the pause of an app. Returns whether the app exists."""
 
     @abstractmethod
-    def read_nodes(self) -> Sequence[NodeInfo]: ...
+    def read_nodes(self, *, vitals: bool = False) -> Sequence[NodeInfo]:
+        """All nodes; their vitals, which may be large, only if asked for."""
 
     @abstractmethod
     def write_node(self, node: NodeInfo) -> None:
@@ -254,6 +256,30 @@ class Statements(ABC):
     @abstractmethod
     def count_keys(self) -> int:
         """How many idempotency keys there are; an estimate if they are very many."""
+
+    @abstractmethod
+    def insert_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Insert records; an existing one is left alone."""
+
+    @abstractmethod
+    def find_audit(self, query: AuditQuery, before: bytes | None, limit: int) -> Sequence[AuditRecord]:
+        """Records in the order of their ids, newest first, from before this id."""
+
+    @abstractmethod
+    def lock_tokens(self) -> None:
+        """Keep other transactions from adding tokens until the end of this one."""
+
+    @abstractmethod
+    def read_tokens(self) -> Sequence[Token]:
+        """All tokens, in the order of their names."""
+
+    @abstractmethod
+    def insert_token(self, token: Token) -> bool:
+        """Insert a token; False: its name is taken."""
+
+    @abstractmethod
+    def revoke_token(self, name: str, now_ms: int) -> None:
+        """Set the moment at which a valid token was revoked."""
 
 
 Body = Callable[[Statements], T]

@@ -40,6 +40,7 @@ from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql.change_requests import CLOSE_S, ChangeRequests, not_asked
 from infinite_scheduler.store.sql.existing_tables import ExistingTables
 from infinite_scheduler.store.sql.inbox import SqlInbox
+from infinite_scheduler.store.sql.ledger import SqlLedger
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample, with_dead
@@ -64,7 +65,7 @@ class SqlStore(Store):
         self._clock = clock
         self._limits = limits or SqlLimits()
         self._url = url
-        everything = Abilities(database.kind)
+        everything = Abilities(database.kind).without(Ability.WAITING, Ability.FORECAST, Ability.TABLES)
         self._abilities = everything if database.has_clock else everything.without(Ability.CLOCK)
         self._apps: dict[str, SqlApp] = {}
         self._turns: dict[str, itertools.count[int]] = {}
@@ -298,7 +299,7 @@ class SqlStore(Store):
     async def survey(self) -> Survey:
         def body(tx: Statements) -> Survey:
             view = View(
-                nodes=tuple(tx.read_nodes()),
+                nodes=tuple(tx.read_nodes(vitals=True)),
                 shards=tuple(tx.read_shards()),
                 apps=tuple(tx.read_apps()),
                 clock=sample(tx, self._clock),
@@ -311,6 +312,11 @@ class SqlStore(Store):
         if self._change_requests is None:
             raise StoreUnavailable("the store is not open")
         return SqlInbox(self._door, self._reader, self._clock, partial(self._batch, strict=False), self._poke)
+
+    def ledger(self) -> SqlLedger:
+        if self._change_requests is None:
+            raise StoreUnavailable("the store is not open")
+        return SqlLedger(self.abilities, self._door, self._reader)
 
     def ownership(self, node: NodeInfo, poke: Poke) -> SqlOwnership:
         if self._change_requests is None:

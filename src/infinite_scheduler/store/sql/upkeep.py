@@ -84,6 +84,7 @@ class Maintainer:
             self._prune_attempts,
             self._prune_keys,
             self._prune_letters,
+            self._prune_audit,
             self._prune_verdicts,
             self._prune_counters,
             self._forget_nodes,
@@ -181,6 +182,12 @@ class Maintainer:
             )
             if old:
                 self._spend(await self._write(lambda tx, old=old: tx.delete_letters(old)))  # type: ignore[misc]
+
+    async def _prune_audit(self) -> None:
+        count = SLICE
+        while count == SLICE and self._slices > 0:
+            count = await self._write(lambda tx: tx.prune_audit(max(0, self._old_ms)))
+            self._spend(count)
 
     async def _prune_verdicts(self) -> None:
         count = SLICE

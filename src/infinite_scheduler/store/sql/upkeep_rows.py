@@ -14,7 +14,7 @@ from infinite_scheduler.store.sql.job_rows import PENDING
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.request_rows import COUNTER, ONCE, SqlStatements, keys_in
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
-from infinite_scheduler.store.sql.schema import LETTERS_TABLE
+from infinite_scheduler.store.sql.schema import AUDIT_TABLE, LETTERS_TABLE
 from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
@@ -224,6 +224,13 @@ class UpkeepRows(SqlStatements):
     def delete_letters(self, keys: Collection[bytes]) -> int:
         """Delete these dead letters."""
         return self._delete_in(LETTERS_TABLE, "id", keys)
+
+    def prune_audit(self, before_ms: int) -> int:
+        """Delete the next records of the audit that are older than this moment. Returns how many were deleted."""
+        rows = self._select(
+            f"SELECT id FROM {AUDIT_TABLE} WHERE id < ? ORDER BY id LIMIT ?", (start_of(before_ms), SLICE)
+        )
+        return self._delete_in(AUDIT_TABLE, "id", [row[0] for row in rows])
 
     def old_decisions(self, before_ms: int) -> Sequence[bytes]:
         """The next decisions that no caller waits for any more."""

@@ -6,6 +6,7 @@ from infinite_scheduler.testing.store_contract.accepting import (
     DeduplicatingBatchesContract,
     DeduplicatingContract,
 )
+from infinite_scheduler.testing.store_contract.auditing import AuditingContract, TokensContract
 from infinite_scheduler.testing.store_contract.changing import ChangingContract, RetryingContract
 from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises
 from infinite_scheduler.testing.store_contract.ingesting import ForgettingContract, IngestingContract
@@ -39,6 +40,8 @@ class StoreContract(
     OperatingContract,
     IngestingContract,
     ForgettingContract,
+    AuditingContract,
+    TokensContract,
     RefusingContract,
 ):
     """Promises of `Store` and all its ports; to test a store, say how it is created.
