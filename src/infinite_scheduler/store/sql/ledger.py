@@ -1,13 +1,15 @@
 """The ledger of a SQL store: counters, the catalogue of the database, the audit and tokens."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.model import DAY_MS
 from infinite_scheduler.store.abilities import Abilities
-from infinite_scheduler.store.ledger import AuditPage, AuditQuery, AuditRecord, Ledger, Token
+from infinite_scheduler.store.ledger import AuditPage, AuditQuery, AuditRecord, Ledger, Recount, Token, Waiting
 from infinite_scheduler.store.sql.inbox import readable
 from infinite_scheduler.store.sql.statements import Session, Statements
 
@@ -15,13 +17,38 @@ LONGEST_NAME: Final = 255
 """Characters of a name or a target that are kept: what every database can index."""
 
 
+KnownApp = Callable[[str], Coroutine[Any, Any, object]]
+"""Raises UnknownApp unless the store has the app."""
+
+
+class LedgerSessions(NamedTuple):
+    """Where a ledger writes, reads what is there at once, and looks for what may take long."""
+
+    door: Session
+    reader: Session
+    looks: Session
+
+
 class SqlLedger(Ledger):
     """The books in tables beside those of the jobs."""
 
-    def __init__(self, abilities: Abilities, session: Session, reader: Session) -> None:
+    def __init__(self, abilities: Abilities, sessions: LedgerSessions, clock: Clock, known: KnownApp) -> None:
         super().__init__(abilities)
-        self._session = session
-        self._reader = reader
+        self._session, self._reader, self._looks = sessions
+        self._clock = clock
+        self._known = known
+
+    async def waiting(self, app: str | None = None) -> Waiting:
+        found = await self._reader.read(lambda tx: tx.read_waiting(app))
+        return {name: {day * DAY_MS: n for day, n in sorted(days.items())} for name, days in sorted(found.items())}
+
+    async def recount(self, app: str) -> Recount:
+        """Count rows and counters in one snapshot: their difference stays what it is, whatever happens meanwhile."""
+        await self._known(app)
+        counted, before = await self._looks.read(lambda tx: tx.count_waiting(app))
+        deltas = {day: counted.get(day, 0) - before.get(day, 0) for day in counted.keys() | before.keys()}
+        await self._session.write(lambda tx: tx.correct_waiting(app, deltas))
+        return Recount(app=app, before=sum(before.values()), counted=sum(counted.values()))
 
     async def record(self, records: Sequence[AuditRecord]) -> None:
         fitting = [_fitting(one) for one in records]
