@@ -11,6 +11,18 @@ from infinite_scheduler.store.accepting import Decision, Holder
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo
 from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.ledger import (
+    AuditPage,
+    AuditQuery,
+    AuditRecord,
+    Forecast,
+    ForecastQuery,
+    Ledger,
+    Recount,
+    TableInfo,
+    Token,
+    Waiting,
+)
 from infinite_scheduler.store.looking import Found, Query, Survey
 from infinite_scheduler.store.ownership import Ownership, Poke
 from infinite_scheduler.store.scheme import Options, Preparation, Scheme
@@ -22,10 +34,15 @@ BUCKET: Final = frozenset({Ability(change) for change in Change}) | {
     Ability.OWN_TRANSACTION,
     Ability.INBOX,
     Ability.CLOCK,
+    Ability.WAITING,
+    Ability.FORECAST,
+    Ability.TABLES,
 }
 """What a store in a bucket lacks."""
 
-REMOTE: Final = frozenset({Ability.OWNERSHIP, Ability.OWN_TRANSACTION, Ability.MARKS, Ability.CLOCK})
+REMOTE: Final = frozenset(
+    {Ability.OWNERSHIP, Ability.OWN_TRANSACTION, Ability.MARKS, Ability.CLOCK, Ability.AUDIT, Ability.TOKENS}
+)
 """What a store lacks that only speaks for another one."""
 
 
@@ -88,11 +105,53 @@ class LimitedStore(Store):
     def inbox(self) -> Inbox:
         return self._try("inbox", Ability.INBOX).inbox()
 
+    def ledger(self) -> Ledger:
+        return LimitedLedger(self._inner.ledger(), self.abilities)
+
     def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:
         owner = self._try("ownership", Ability.OWNERSHIP).ownership(node, poke)
         if Ability.MARKS not in self.abilities:
             owner.marks = None
         return owner
+
+
+class LimitedLedger(Ledger):
+    """The part of a limited store that keeps the books."""
+
+    def __init__(self, inner: Ledger, abilities: Abilities) -> None:
+        super().__init__(abilities)
+        self._inner = inner
+
+    def _try(self, needed: Ability) -> Ledger:
+        self._abilities.require(needed)
+        return self._inner
+
+    async def waiting(self, app: str | None = None) -> Waiting:
+        return await self._try(Ability.WAITING).waiting(app)
+
+    async def recount(self, app: str) -> Recount:
+        return await self._try(Ability.WAITING).recount(app)
+
+    async def forecast(self, query: ForecastQuery) -> Forecast:
+        return await self._try(Ability.FORECAST).forecast(query)
+
+    async def tables(self) -> Sequence[TableInfo]:
+        return await self._try(Ability.TABLES).tables()
+
+    async def record(self, records: Sequence[AuditRecord]) -> None:
+        await self._try(Ability.AUDIT).record(records)
+
+    async def records(self, query: AuditQuery) -> AuditPage:
+        return await self._try(Ability.AUDIT).records(query)
+
+    async def tokens(self) -> Sequence[Token]:
+        return await self._try(Ability.TOKENS).tokens()
+
+    async def add_token(self, token: Token, *, only_first: bool = False) -> bool:
+        return await self._try(Ability.TOKENS).add_token(token, only_first=only_first)
+
+    async def revoke_token(self, name: str, now_ms: int) -> bool:
+        return await self._try(Ability.TOKENS).revoke_token(name, now_ms)
 
 
 class LimitedScheme(Scheme):

@@ -102,7 +102,7 @@ def test_a_migration_that_was_cut_off_before_its_end_is_done_again(mariadb_url: 
         assert version_of(cursor, dialect) == 0
         migrate_schema(cursor, dialect)
         assert version_of(cursor, dialect) == VERSION
-        cursor.execute("SELECT held_back FROM scheduler_nodes")
+        cursor.execute("SELECT held_back, vitals FROM scheduler_nodes")
 
 
 def test_it_prepares_forty_days_and_tells_scripts(url: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:

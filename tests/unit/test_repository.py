@@ -18,6 +18,7 @@ ADAPTERS = {
     "dialect.py": "a dialect and its base class",
     "enqueue.py": "jobs in a transaction of the user's own, by database",
     "inbox.py": "a port and its adapter",
+    "ledger.py": "a port and its adapter",
     "looking.py": "a port and its contract",
     "operating.py": "a port and its contract",
     "ownership.py": "a port and its adapter",

@@ -21,6 +21,11 @@ class Ability(enum.StrEnum):
     OWN_TRANSACTION = "own_transaction"  # jobs in a transaction of the user's own
     SEARCH = "search"  # listing jobs; without it, they are looked up by id
     INBOX = "inbox"  # exactly once from topics, and dead letters
+    WAITING = "waiting"  # how many jobs wait, without counting them
+    FORECAST = "forecast"  # how many jobs are due when
+    TABLES = "tables"  # what it is made of, with sizes
+    AUDIT = "audit"  # who did what
+    TOKENS = "tokens"  # who may come in by HTTP
     OWNERSHIP = "ownership"  # nodes work on it; without it, it only speaks for a store that they work on elsewhere
     MARKS = "marks"  # the job that ends its process is found; without it, such a job is handed over again and again
     CLOCK = "clock"  # it has a clock of its own to agree with; without it, the clock of the machine alone counts
@@ -46,6 +51,11 @@ _WORDS: Final[Mapping[Ability, tuple[str, str]]] = {
     Ability.OWN_TRANSACTION: ("accept jobs in a transaction of yours", "commit it, then call schedule"),
     Ability.SEARCH: ("list jobs", "look one up by its id: get(ID), or infinite-scheduler jobs show ID"),
     Ability.INBOX: ("take in messages of topics or keep dead letters", f"set store.url to {_SQL}"),
+    Ability.WAITING: ("say how many jobs wait", f"count those that you list, or keep the jobs in {_SQL}"),
+    Ability.FORECAST: ("say how many jobs are due when", f"keep the jobs in {_SQL}"),
+    Ability.TABLES: ("list its tables", "look at it with the tools that come with it"),
+    Ability.AUDIT: ("keep records of who did what", f"read the log lines of the nodes, or keep the jobs in {_SQL}"),
+    Ability.TOKENS: ("keep tokens", "give the tokens by configuration"),
     Ability.OWNERSHIP: ("be worked on by a node", "start the node with the URL of the store behind it"),
     Ability.MARKS: ("mark the jobs that may have ended a process", f"set store.url to {_SQL}"),
     Ability.CLOCK: ("tell the time", "let NTP set the clocks of all machines"),

@@ -1,9 +1,9 @@
 """The port of a store: where jobs wait, durably, until an owner hands them over.
 
 It is the sum of small ports, one per role: `Accepting` (doors), `Looking` (people), `Operating` (operators), `Inbox`
-(topic doors), `Ownership` and `Marks` (the owner of a shard). A part that needs a store names the smallest of them that
-will do, and asks `abilities` before it tries what not every store can. The rules behind them are in
-docs/concepts/line-protocol.md.
+(topic doors), `Ledger` (dashboards), `Ownership` and `Marks` (the owner of a shard). A part that needs a store names
+the smallest of them that will do, and asks `abilities` before it tries what not every store can. The rules behind them
+are in docs/concepts/line-protocol.md.
 """
 
 from abc import abstractmethod
@@ -15,6 +15,7 @@ from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.accepting import Accepting, Decision, Holder
 from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.ledger import Ledger
 from infinite_scheduler.store.looking import Found, Looking, Query
 from infinite_scheduler.store.operating import Operating
 from infinite_scheduler.store.ownership import Ownership, Poke
@@ -63,6 +64,10 @@ class Store(Accepting, Looking, Operating):
     def inbox(self) -> Inbox:
         """The part of this store that takes messages read from topics; the store must be open."""
         raise self.abilities.refusal(Ability.INBOX)
+
+    def ledger(self) -> Ledger:
+        """The part of this store that keeps the books; the store must be open. What it cannot do, it refuses."""
+        return Ledger(self.abilities)
 
     def ownership(self, node: NodeInfo, poke: Poke) -> Ownership:
         """The owner's side of this store, for one node of this process."""

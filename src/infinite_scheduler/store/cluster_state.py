@@ -1,6 +1,7 @@
 """What a store says of apps, nodes and shards: the cluster at one moment."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,10 @@ class HeldBack(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+VITALS_BYTES: Final = 8 << 10
+"""The most that a node may say of how it is doing: it is written with every heartbeat."""
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node as the others see it; `beat` changes with every heartbeat."""
 
@@ -38,6 +43,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     held_back: Mapping[str, HeldBack] = {}  # by app
     beat: int = 0
     beat_ms: int = 0
+    vitals: bytes | None = None  # how it is doing, as JSON that a store does not read; only a survey has it
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,22 +5,18 @@ consumers read the same partition, one of them finds that the position has moved
 """
 
 import enum
-import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from infinite_scheduler.model import Accepted, JobSpec
-
-_turns = itertools.count()
+from infinite_scheduler.store.sortable_id import sortable_id
 
 
 def new_letter_id(failed_ms: int) -> str:
-    """An id for a dead letter; ids sort by time, and within one moment by order of creation."""
-    turn = next(_turns) & 0xFFFFFF
-    return (failed_ms.to_bytes(6, "big") + turn.to_bytes(3, "big") + os.urandom(7)).hex()
+    """An id for a dead letter."""
+    return sortable_id(failed_ms)
 
 
 class Source(msgspec.Struct, frozen=True, order=True):

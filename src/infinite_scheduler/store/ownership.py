@@ -157,10 +157,12 @@ class Ownership(ABC):
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
         held_back: Mapping[str, HeldBack] | None = None,
+        vitals: bytes | None = None,
     ) -> View:
         """Renew the lease, durably on return, and look at the cluster; or only look.
 
         What the node says of itself is written on renewal. The view has a sample of the store's clock, if it has one.
+        Vitals are for people: the view has none. Those beyond VITALS_BYTES are left out, as the lease matters more.
         """
 
     @abstractmethod

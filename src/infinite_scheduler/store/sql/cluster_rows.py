@@ -10,7 +10,7 @@ import msgspec
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
-from infinite_scheduler.store.sql.rows import Rows
+from infinite_scheduler.store.sql.rows import Rows, where
 from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table
 
@@ -29,7 +29,7 @@ NODE: Final = (
     "beat_ms",
     "held_back",
 )
-"""What a node writes about itself; `drain_asked` is written by others."""
+"""What a node writes about itself, besides its vitals; `drain_asked` is written by others."""
 
 _decode_apps = msgspec.json.Decoder(frozenset[str]).decode
 _decode_held_back = msgspec.json.Decoder(dict[str, HeldBack]).decode
@@ -53,6 +53,10 @@ class ClusterRows(Rows):
 
     def read_shards(self) -> Sequence[ShardInfo]:
         return [_shard(row) for row in self._select(f"{SHARDS} ORDER BY app, shard")]
+
+    def lows(self, app: str | None = None) -> Mapping[str, int]:
+        condition, values = where({"app = ?": app})
+        return dict(self._select(f"SELECT app, MIN(low_ms) FROM scheduler_shards{condition} GROUP BY app", values))
 
     def write_shards(self, rows: Iterable[ShardInfo]) -> None:
         self._run_many(
@@ -99,15 +103,16 @@ class ClusterRows(Rows):
         self._run("UPDATE scheduler_apps SET paused = ? WHERE name = ?", (paused, app))
         return bool(self._select("SELECT 1 FROM scheduler_apps WHERE name = ?", (app,)))
 
-    def read_nodes(self) -> Sequence[NodeInfo]:
-        rows = self._select(f"SELECT {', '.join(NODE)}, drain_asked FROM scheduler_nodes ORDER BY nonce")
+    def read_nodes(self, *, vitals: bool = False) -> Sequence[NodeInfo]:
+        seen = "vitals" if vitals else "NULL"
+        rows = self._select(f"SELECT {', '.join(NODE)}, drain_asked, {seen} FROM scheduler_nodes ORDER BY nonce")
         return [_node(row) for row in rows]
 
     def write_node(self, node: NodeInfo) -> None:
         apps = msgspec.json.encode(sorted(node.apps)).decode()
         held_back = msgspec.json.encode(node.held_back).decode() if node.held_back else None
         self._run(
-            self._dialect.upsert("scheduler_nodes", NODE, ("nonce",)),
+            self._dialect.upsert("scheduler_nodes", (*NODE, "vitals"), ("nonce",)),
             (
                 node.nonce,
                 node.node_id,
@@ -119,6 +124,7 @@ class ClusterRows(Rows):
                 node.beat,
                 node.beat_ms,
                 held_back,
+                None if node.vitals is None else node.vitals.decode(),
             ),
         )
 
@@ -140,7 +146,9 @@ def _shard(row: Sequence[Any]) -> ShardInfo:
 
 
 def _node(row: Sequence[Any]) -> NodeInfo:
-    nonce, node_id, apps, started_ms, draining, clock_off, clock_offset_ms, beat, beat_ms, held_back, drain_asked = row
+    nonce, node_id, apps, started_ms, draining, clock_off, offset_ms, beat, beat_ms, held_back, drain_asked, vitals = (
+        row
+    )
     return NodeInfo(
         nonce=nonce,
         node_id=node_id,
@@ -149,8 +157,9 @@ def _node(row: Sequence[Any]) -> NodeInfo:
         draining=bool(draining),
         drain_asked=bool(drain_asked),
         clock_off=bool(clock_off),
-        clock_offset_ms=clock_offset_ms,
+        clock_offset_ms=offset_ms,
         beat=beat,
         beat_ms=beat_ms,
         held_back=_decode_held_back(held_back) if held_back else {},
+        vitals=None if vitals is None else vitals.encode(),
     )

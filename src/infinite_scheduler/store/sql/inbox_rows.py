@@ -9,7 +9,7 @@ import msgspec
 
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, Source, TopicPosition
 from infinite_scheduler.store.sql.dialect import Blob, placeholders
-from infinite_scheduler.store.sql.rows import Rows, in_chunks, padded
+from infinite_scheduler.store.sql.rows import Rows, in_chunks, padded, where
 from infinite_scheduler.store.sql.schema import LETTER_COLUMNS, LETTERS_TABLE, OFFSET_COLUMNS, OFFSETS_TABLE
 
 OFFSET: Final = tuple(name for name, _ in OFFSET_COLUMNS)
@@ -35,7 +35,7 @@ class InboxRows(Rows):
         return changed == 1
 
     def read_positions(self, group: str | None, topic: str | None) -> Sequence[TopicPosition]:
-        condition, values = _where({"group_id": group, "topic": topic})
+        condition, values = where({"group_id = ?": group, "topic = ?": topic})
         rows = self._select(
             f"SELECT {', '.join(OFFSET)} FROM {OFFSETS_TABLE}{condition} ORDER BY group_id, topic, partition_number",
             values,
@@ -52,9 +52,14 @@ class InboxRows(Rows):
         self._run_many(self._dialect.insert(LETTERS_TABLE, LETTER, ignore=True), [_row(letter) for letter in letters])
 
     def find_letters(self, query: LetterQuery, after: bytes | None, limit: int) -> Sequence[tuple[bytes, int]]:
-        condition, values = _where(
-            {"group_id": query.group, "topic": query.topic, "state": query.state and str(query.state.value)},
-            {"failed_ms < ?": query.before_ms, f"id {'>' if query.oldest_first else '<'} ?": after},
+        condition, values = where(
+            {
+                "group_id = ?": query.group,
+                "topic = ?": query.topic,
+                "state = ?": query.state and str(query.state.value),
+                "failed_ms < ?": query.before_ms,
+                f"id {'>' if query.oldest_first else '<'} ?": after,
+            }
         )
         order = "" if query.oldest_first else " DESC"
         return self._select(
@@ -89,13 +94,6 @@ class InboxRows(Rows):
 
     def count_keys(self) -> int:
         return self._dialect.count_keys(self._cursor)
-
-
-def _where(same: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> tuple[str, list[Any]]:
-    """A condition made of the parts that have a value, and these values."""
-    parts = {f"{column} = ?": value for column, value in same.items()} | dict(more or {})
-    wanted = {condition: value for condition, value in parts.items() if value is not None}
-    return f" WHERE {' AND '.join(wanted)}" if wanted else "", list(wanted.values())
 
 
 def _row(letter: DeadLetter) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import msgspec
 
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.model import Job, Owner, Shard
-from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, Sample, ShardInfo, View
+from infinite_scheduler.store.cluster_state import VITALS_BYTES, HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.marks import Lifted, Marks
 from infinite_scheduler.store.ownership import (
     Answers,
@@ -74,6 +74,7 @@ class SqlOwnership(Ownership, Marks):
         clock_off: bool = False,
         clock_offset_ms: int | None = None,
         held_back: Mapping[str, HeldBack] | None = None,
+        vitals: bytes | None = None,
     ) -> View:
         node = msgspec.structs.replace(
             self._node,
@@ -81,6 +82,7 @@ class SqlOwnership(Ownership, Marks):
             clock_off=clock_off,
             clock_offset_ms=clock_offset_ms,
             held_back=held_back or {},
+            vitals=vitals if vitals is None or len(vitals) <= VITALS_BYTES else None,
             beat=self._node.beat + renew,
             beat_ms=self._clock.wall_ms(),
         )

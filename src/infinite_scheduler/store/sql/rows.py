@@ -152,6 +152,12 @@ def in_chunks(items: Collection[T], size: int = IN_LIST) -> Iterator[list[T]]:
         yield ordered[start : start + size]
 
 
+def where(parts: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """A condition made of the parts that have a value (condition → value), and these values."""
+    wanted = {condition: value for condition, value in parts.items() if value is not None}
+    return f" WHERE {' AND '.join(wanted)}" if wanted else "", list(wanted.values())
+
+
 def padded(items: list[T]) -> list[T]:
     """The items, with the last one repeated up to a power of two, so that few distinct statements exist."""
     return items + [items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items))

@@ -153,6 +153,27 @@ LETTER_COLUMNS: Columns = (
     ("message_value", "bytes"),
 )
 
+AUDIT_TABLE = "scheduler_audit"
+AUDIT_COLUMNS: Columns = (
+    ("at_ms", "int NOT NULL"),
+    ("who", "name NOT NULL"),
+    ("address", "name NOT NULL"),
+    ("verb", "name NOT NULL"),
+    ("target", "name NOT NULL"),
+    ("jobs", "int NOT NULL"),
+    ("result", "text NOT NULL"),
+    ("id", "key NOT NULL"),
+)
+
+TOKENS_TABLE = "scheduler_tokens"
+TOKEN_COLUMNS: Columns = (
+    ("name", "name NOT NULL"),
+    ("role", "name NOT NULL"),
+    ("digest", "bytes NOT NULL"),
+    ("created_ms", "int NOT NULL"),
+    ("revoked_ms", "int"),
+)
+
 
 Index = tuple[str, str]
 """The name of an index and its columns."""
@@ -163,6 +184,12 @@ LETTERS_INDEXES: Sequence[Index] = (
     ("scheduler_dead_letters_by_topic", "topic, state, id"),
 )
 """Unsent letters are looked for all the time, and all letters are counted."""
+
+ENDED_INDEX: Index = ("scheduler_attempts_by_end", "app, ended, id")
+"""Failed and expired jobs are few among many: this is how they are found."""
+
+AUDIT_INDEXES: Sequence[Index] = (("scheduler_audit_by_target", "target, id"),)
+"""What was done to one job is shown with the job."""
 
 
 def create_table(  # noqa: PLR0917 - a table has this many parts
@@ -240,12 +267,25 @@ def _third(dialect: Dialect) -> Iterator[str]:
     yield from dialect.add_column("scheduler_nodes", "held_back", "text")
 
 
+def _fourth(dialect: Dialect) -> Iterator[str]:
+    """What nodes say of themselves, which jobs have failed, who did what, and who may come in."""
+    yield from dialect.add_column("scheduler_nodes", "vitals", "text")
+    yield from dialect.add_column("scheduler_counters", "at_ms", "int")
+    yield from dialect.add_column("scheduler_attempts", "ended", "name")
+    yield from dialect.add_index("scheduler_attempts", *ENDED_INDEX)
+    readable = (dialect.readable_id("record_id", "id"), dialect.readable_time("recorded_at", "at_ms"))
+    yield create_table(dialect, AUDIT_TABLE, AUDIT_COLUMNS, "id", readable, AUDIT_INDEXES, dialect.large_table_options)
+    if not dialect.indexes_in_tables:
+        yield from _create_indexes(AUDIT_TABLE, AUDIT_INDEXES)
+    yield create_table(dialect, TOKENS_TABLE, TOKEN_COLUMNS, "name")
+
+
 def _create_indexes(table: str, indexes: Sequence[Index]) -> Iterator[str]:
     for name, over in indexes:
         yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} {over if '(' in over else f'({over})'}"
 
 
-MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first, _second, _third)
+MIGRATIONS: Sequence[Callable[[Dialect], Iterator[str]]] = (_first, _second, _third, _fourth)
 """Step n brings a database from version n to n + 1. A step that was released never changes."""
 
 VERSION = len(MIGRATIONS)

@@ -5,6 +5,7 @@ are only statements. So the same protocol runs on SQLite, on database servers, a
 database of the tests.
 """
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -14,6 +15,7 @@ import msgspec
 from infinite_scheduler.model import Attempt, Job, JobRecord, JobSpec, Shard, Status, position
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
+from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
 from infinite_scheduler.store.sql.tables import SqlApp
@@ -59,6 +61,35 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return position(self.key, self.due_ms)
 
 
+class LookAt(enum.Enum):
+    """What a look goes through."""
+
+    ROWS = "the rows of periods, by their keys"
+    LATER = "the rows for later jobs, by their keys"
+    MOVED = "pending jobs that were moved, by their positions"
+    ENDED = "jobs that failed or expired, by their keys"
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A bounded look at the jobs of an app: where, and for what."""
+
+    at: LookAt
+    app: str
+    start: bytes
+    end: bytes
+    query: Query  # status, tag, job_name, group, request_id, error and newest_first count here
+    most: int  # rows that may be looked at
+    limit: int  # jobs after which it may end
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look has found: places, which are keys or positions, each with the key of a job, in order."""
+
+    found: Sequence[tuple[bytes, bytes]]
+    rows: int  # that were looked at
+    left: bytes | None  # where the rest of the range begins, or ends if newest first; None: there is none
+
+
 class Statements(ABC):
     """One open transaction at READ COMMITTED: each statement sees what is committed by then, and its own writes."""
 
@@ -79,8 +110,8 @@ class Statements(ABC):
         """Write owner, line and low of shards that are locked exclusively."""
 
     @abstractmethod
-    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
-        """Insert pending rows, in the table that each key names; an existing key is left alone."""
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Collection[bytes]:
+        """Insert pending rows, in the table that each key names. Returns the keys that exist: those are left alone."""
 
     @abstractmethod
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
@@ -124,8 +155,12 @@ class Statements(ABC):
         """Delete entries (position, key)."""
 
     @abstractmethod
-    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
-        """List rows of an app by key, from after the given one (newest first: before it)."""
+    def look(self, probe: Probe) -> Probed:
+        """Probe at a bounded number of rows or entries for jobs that meet conditions; no payload is read."""
+
+    @abstractmethod
+    def lows(self, app: str | None = None) -> Mapping[str, int]:
+        """The smallest `low` of the shards of each app, or of one."""
 
     @abstractmethod
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
@@ -155,8 +190,10 @@ class Statements(ABC):
         """For each of these idempotency keys that a job has, that job's id and digest."""
 
     @abstractmethod
-    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
-        """Insert or replace attempts of jobs."""
+    def write_attempts(
+        self, app: str, attempts: Iterable[tuple[bytes, Attempt]], ended: Mapping[bytes, Status] | None = None
+    ) -> None:
+        """Insert or replace attempts of jobs; `ended` names those that failed or expired with it."""
 
     @abstractmethod
     def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> None:
@@ -177,11 +214,29 @@ class Statements(ABC):
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None: ...
 
     @abstractmethod
-    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
-        """Add to this process's counters of (app, what) for the day."""
+    def add_counts(
+        self,
+        deltas: Mapping[tuple[str, str], int],
+        now_ms: int,
+        waiting: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """Add to this process's counters: of (app, what) for today, and of what waits by (app, due day)."""
 
     @abstractmethod
-    def read_counts(self) -> Mapping[str, Mapping[str, int]]: ...
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """What has happened to the jobs of each app."""
+
+    @abstractmethod
+    def read_waiting(self, app: str | None = None) -> Mapping[str, Mapping[int, int]]:
+        """How many jobs wait by the counters: app → day → jobs; a day without any is left out."""
+
+    @abstractmethod
+    def count_waiting(self, app: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """How many jobs of an app wait, by the day on which they are due: counted, and by the counters just then."""
+
+    @abstractmethod
+    def correct_waiting(self, app: str, deltas: Mapping[int, int]) -> None:
+        """Add to the counters of what waits, by day; another process may do the same at once."""
 
     @abstractmethod
     def read_apps(self) -> Sequence[SqlApp]: ...
@@ -204,7 +259,8 @@ class Statements(ABC):
         """Set or clear the pause of an app. Returns whether the app exists."""
 
     @abstractmethod
-    def read_nodes(self) -> Sequence[NodeInfo]: ...
+    def read_nodes(self, *, vitals: bool = False) -> Sequence[NodeInfo]:
+        """All nodes; their vitals, which may be large, only if asked for."""
 
     @abstractmethod
     def write_node(self, node: NodeInfo) -> None:
@@ -264,6 +320,30 @@ class Statements(ABC):
     @abstractmethod
     def count_keys(self) -> int:
         """How many idempotency keys there are; an estimate if they are very many."""
+
+    @abstractmethod
+    def insert_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Insert records; an existing one is left alone."""
+
+    @abstractmethod
+    def find_audit(self, query: AuditQuery, before: bytes | None, limit: int) -> Sequence[AuditRecord]:
+        """Records in the order of their ids, newest first, from before this id."""
+
+    @abstractmethod
+    def lock_tokens(self) -> None:
+        """Keep other transactions from adding tokens until the end of this one."""
+
+    @abstractmethod
+    def read_tokens(self) -> Sequence[Token]:
+        """All tokens, in the order of their names."""
+
+    @abstractmethod
+    def insert_token(self, token: Token) -> bool:
+        """Insert a token; False: its name is taken."""
+
+    @abstractmethod
+    def revoke_token(self, name: str, now_ms: int) -> None:
+        """Set the moment at which a valid token was revoked."""
 
 
 Body = Callable[[Statements], T]

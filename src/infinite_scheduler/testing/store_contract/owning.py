@@ -2,7 +2,7 @@
 
 from infinite_scheduler.model import Shard, Status
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.store.cluster_state import HeldBack
+from infinite_scheduler.store.cluster_state import VITALS_BYTES, HeldBack
 from infinite_scheduler.store.ownership import Claim
 from infinite_scheduler.testing.store_contract.contract_bench import (
     APP,
@@ -51,6 +51,25 @@ class OwningContract(Promises):
         assert seen.held_back == held_back
         (seen,) = (await node.ownership.beat()).nodes
         assert not seen.held_back
+
+    async def test_a_survey_has_the_vitals_of_each_node_and_a_heartbeat_has_none(self, bench: Bench) -> None:
+        node = await bench.node()
+        vitals = '{"mail":{"done":7},"näme":null}'.encode()
+        (seen,) = (await node.ownership.beat(vitals=vitals)).nodes
+        assert seen.vitals is None
+        assert [n.vitals for n in (await bench.store.survey()).view.nodes] == [vitals]
+        await node.ownership.beat(renew=False, vitals=b"{}")
+        assert [n.vitals for n in (await bench.store.survey()).view.nodes] == [vitals]
+        await node.ownership.beat()
+        assert [n.vitals for n in (await bench.store.survey()).view.nodes] == [None]
+
+    async def test_vitals_that_are_too_large_are_left_out_and_the_heartbeat_counts(self, bench: Bench) -> None:
+        node = await bench.node()
+        (before,) = (await node.ownership.beat(vitals=b"1" * VITALS_BYTES)).nodes
+        assert [len(n.vitals or b"") for n in (await bench.store.survey()).view.nodes] == [VITALS_BYTES]
+        (after,) = (await node.ownership.beat(vitals=b"1" * (VITALS_BYTES + 1))).nodes
+        assert after.beat != before.beat
+        assert [n.vitals for n in (await bench.store.survey()).view.nodes] == [None]
 
     async def test_a_node_says_how_far_its_clock_is_off(self, bench: Bench) -> None:
         node = await bench.node()

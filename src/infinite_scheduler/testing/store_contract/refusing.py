@@ -4,6 +4,7 @@ from infinite_scheduler.errors import NotSupported
 from infinite_scheduler.model import Change, JobId
 from infinite_scheduler.store.abilities import EVERYTHING, Abilities, Ability
 from infinite_scheduler.store.cluster_state import NodeInfo
+from infinite_scheduler.store.ledger import AuditQuery, ForecastQuery
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, refused
 
@@ -50,5 +51,28 @@ class RefusingContract(Promises):
                 store.ownership(
                     NodeInfo(nonce="n", node_id="n", apps=frozenset(), started_ms=bench.now), lambda _: None
                 )
+            case _:
+                await self._try_ledger(bench, ability)
+
+    async def _try_ledger(self, bench: Bench, ability: Ability) -> None:
+        ledger = bench.store.ledger()
+        match ability:
+            case Ability.WAITING:
+                with refused(NotSupported):
+                    await ledger.recount(APP)
+                await ledger.waiting()
+            case Ability.FORECAST:
+                wanted = ForecastQuery(start_ms=bench.now, end_ms=bench.now + 1000, step_ms=1000, most=1)
+                await ledger.forecast(wanted)
+            case Ability.TABLES:
+                await ledger.tables()
+            case Ability.AUDIT:
+                with refused(NotSupported):
+                    await ledger.record([])
+                await ledger.records(AuditQuery())
+            case Ability.TOKENS:
+                with refused(NotSupported):
+                    await ledger.revoke_token("ops", bench.now)
+                await ledger.tokens()
             case _:
                 raise AssertionError(f"nothing to try for {ability}")

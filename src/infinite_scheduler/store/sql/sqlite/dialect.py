@@ -22,6 +22,7 @@ class SqliteDialect(Dialect):
     reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
     job_table_options = ""  # rows in the order of their arrival, found by an index: many more share a written page
+    most_selects = 400
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
     ranges_at_once = 1  # there is no round trip to save, and a text for many would be compiled anew for each choice
@@ -60,6 +61,9 @@ class SqliteDialect(Dialect):
 
     def has_tag(self) -> str:
         return "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)"
+
+    def contains(self, column: str) -> str:
+        return f"instr({column}, ?) > 0"
 
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
