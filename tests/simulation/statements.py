@@ -1,6 +1,7 @@
 """The statements of the store, over the tables of the simulated server."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from types import GeneratorType
@@ -14,8 +15,19 @@ from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
 from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.ownership import Request, Scan, named
+from infinite_scheduler.store.sql.dialect import TableSize
 from infinite_scheduler.store.sql.job_rows import after
-from infinite_scheduler.store.sql.statements import Head, LookAt, NewRow, Probe, Probed, Statements, Update
+from infinite_scheduler.store.sql.statements import (
+    DueCount,
+    DueCounted,
+    Head,
+    LookAt,
+    NewRow,
+    Probe,
+    Probed,
+    Statements,
+    Update,
+)
 from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.server import Transaction, Work
 
@@ -207,6 +219,21 @@ class SimStatements(Statements):
             case LookAt.ENDED:
                 keys = [key for app, key, _ in self.transaction.rows("attempts") if app == probe.app]
                 return [(key, key) for key in keys if probe.start <= key < probe.end]
+
+    @reads
+    def count_due(self, wanted: DueCount) -> DueCounted:
+        dues = [
+            record.job.due_ms
+            for (app, _), record in self.transaction.rows("jobs").items()
+            if app == wanted.app and wanted.at is LookAt.ROWS and record.status is Status.PENDING
+        ]
+        inside = [due_ms - wanted.start_ms for due_ms in dues if wanted.start_ms <= due_ms < wanted.end_ms]
+        units = Counter(after_ms // wanted.unit_ms for after_ms in inside)
+        return DueCounted(units=units, rows=len(dues), to_ms=wanted.end_ms)
+
+    @reads
+    def table_sizes(self) -> Sequence[TableSize]:
+        return []
 
     @reads
     def lows(self, app: str | None = None) -> Mapping[str, int]:

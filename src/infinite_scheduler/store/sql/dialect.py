@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from infinite_scheduler.model import Shard
 
@@ -24,6 +24,16 @@ COMPARE_AND_SET: Final = (
 
 COUNTED: Final = 100_000
 """Idempotency keys are counted exactly up to this many, in some 10 ms; there may be hundreds of millions."""
+
+
+class TableSize(NamedTuple):
+    """What the database's catalogue says of a table; None: nothing."""
+
+    name: str
+    rows: int | None = None
+    data_bytes: int | None = None
+    index_bytes: int | None = None
+    created_ms: int | None = None
 
 
 class Blob(bytes):
@@ -254,6 +264,10 @@ class Dialect(ABC):
     @abstractmethod
     def tables(self, cursor: Cursor) -> frozenset[str]:
         """The names of all tables."""
+
+    @abstractmethod
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        """All tables, with what the catalogue says of them."""
 
     @abstractmethod
     def tables_version(self, cursor: Cursor) -> object:

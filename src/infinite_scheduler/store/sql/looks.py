@@ -7,15 +7,25 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from infinite_scheduler.model import Status, position
+from infinite_scheduler.model import Status, position, start_of
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.store.sql.job_rows import WORDS, JobRows, after
+from infinite_scheduler.store.sql.dialect import TableSize
+from infinite_scheduler.store.sql.job_rows import PENDING, WORDS, JobRows, after
 from infinite_scheduler.store.sql.schema import ENDED_INDEX
-from infinite_scheduler.store.sql.statements import LookAt, Probe, Probed
+from infinite_scheduler.store.sql.statements import DueCount, DueCounted, LookAt, Probe, Probed
 from infinite_scheduler.store.sql.tables import later_table, moved_table
 
 FEW: Final = 256
 """Entries or failures that one look goes through, if the page has fewer: the row of each is looked up by its key."""
+
+
+COUNTED: Final = 100_000
+"""Rows that one statement counts."""
+
+MANY_MOVED: Final = 1024
+"""Entries that are counted at a time."""
+
+PENDING_JOBS: Final = Query(status=Status.PENDING)
 
 
 class Looks(JobRows):
@@ -34,6 +44,71 @@ class Looks(JobRows):
                     return self._look_at_ended(probe)
                 case _:
                     assert_never(probe.at)
+
+    def count_due(self, wanted: DueCount) -> DueCounted:
+        with self._dialect.by_index(self._cursor):
+            if wanted.at is LookAt.MOVED:
+                return self._count_moved(wanted)
+            if wanted.at is LookAt.LATER:
+                return self._count_in([later_table(wanted.app)], wanted)
+            span = self._span(wanted.app)
+            first, last = span.period_at(wanted.start_ms), span.period_at(wanted.end_ms)
+            periods = [period for period in self._periods(wanted.app) if first <= period <= last]
+            return self._count_in([span.table(wanted.app, period) for period in periods], wanted)
+
+    def _count_in(self, tables: Sequence[str], wanted: DueCount) -> DueCounted:
+        """Count the rows of tables, one after the other, a few statements per table."""
+        units: dict[int, int] = {}
+        rows, start, end = 0, start_of(wanted.start_ms), start_of(wanted.end_ms)
+        for table in filter(self._has, tables):
+            left: bytes | None = start
+            while left is not None:
+                if rows >= wanted.most:
+                    return DueCounted(units=units, rows=rows, to_ms=int.from_bytes(left[:6], "big"))
+                most = min(COUNTED, wanted.most - rows)
+                probe = Probe(at=wanted.at, app=wanted.app, start=left, end=end, query=PENDING_JOBS, most=most, limit=1)
+                bound, some = self._bound(table, probe)
+                self._count_range(table, (left, bound or end), wanted, units)
+                rows, left = rows + some, bound
+        return DueCounted(units=units, rows=rows, to_ms=wanted.end_ms)
+
+    def _count_range(self, table: str, span: tuple[bytes, bytes], wanted: DueCount, units: dict[int, int]) -> None:
+        found = self._select(
+            f"SELECT (due_ms - {wanted.start_ms:d}) {self._dialect.whole} {wanted.unit_ms:d} AS unit, COUNT(*)"
+            f" FROM {table}{self._dialect.by_key} WHERE id >= ? AND id < ? AND status = '{PENDING}'"
+            f" AND due_ms >= {wanted.start_ms:d} AND due_ms < {wanted.end_ms:d} GROUP BY unit",
+            span,
+        )
+        for unit, jobs in found:
+            units[unit] = units.get(unit, 0) + int(jobs)
+
+    def _count_moved(self, wanted: DueCount) -> DueCounted:
+        """Entries that lead to jobs which are not met by their keys."""
+        table, start, end = moved_table(wanted.app), start_of(wanted.start_ms), start_of(wanted.end_ms)
+        units: dict[int, int] = {}
+        rows, at = 0, start
+        while self._has(table):
+            most = min(MANY_MOVED, wanted.most - rows)
+            entries: list[tuple[bytes, bytes]] = self._select(
+                f"SELECT position, id FROM {table} WHERE position >= ? AND position < ? ORDER BY position, id LIMIT ?",
+                (at, end, most),
+            )
+            rows += len(entries)
+            elsewhere = {(place, key) for place, key in entries if not start <= key < end}
+            keys = {key for _, key in elsewhere}
+            for key, due_ms in self._read_by_key(wanted.app, keys, "id, due_ms", f" AND status = '{PENDING}'"):
+                if (position(key, due_ms), key) in elsewhere:
+                    unit = (due_ms - wanted.start_ms) // wanted.unit_ms
+                    units[unit] = units.get(unit, 0) + 1
+            if len(entries) < most:
+                break
+            at = after(entries[-1][0])
+            if rows >= wanted.most:
+                return DueCounted(units=units, rows=rows, to_ms=int.from_bytes(at[:6], "big"))
+        return DueCounted(units=units, rows=rows, to_ms=wanted.end_ms)
+
+    def table_sizes(self) -> Sequence[TableSize]:
+        return self._dialect.table_sizes(self._cursor)
 
     def _look_at_periods(self, probe: Probe) -> Probed:
         """One table after the other, until enough is found or looked at."""
@@ -109,7 +184,7 @@ class Looks(JobRows):
         rows = self._select(
             f"SELECT id FROM scheduler_attempts{self._dialect.using(ENDED_INDEX[0])}"
             " WHERE app = ? AND ended = ? AND id >= ? AND id < ?"
-            f" ORDER BY app {order}, ended {order}, id {order} LIMIT ?",
+            f" ORDER BY id {order} LIMIT ?",
             (probe.app, WORDS[status or Status.FAILED], probe.start, probe.end, most),
         )
         keys = [row[0] for row in rows]

@@ -12,6 +12,9 @@ from infinite_scheduler.store.sql.tables import moved_table
 SCHEMA_TABLE = "scheduler_schema"
 """One row: the schema version, a number that grows with every table created or dropped, and the store's name."""
 
+SHARED_PREFIX = "scheduler_"
+"""How the names of the tables begin that all apps share."""
+
 Columns = Sequence[tuple[str, str]]
 
 # In storage order: columns used by filters come first; job_data last, since a large value is stored out of line.

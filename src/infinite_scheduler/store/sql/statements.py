@@ -18,6 +18,7 @@ from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState,
 from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
+from infinite_scheduler.store.sql.dialect import TableSize
 from infinite_scheduler.store.sql.tables import SqlApp
 
 T = TypeVar("T")
@@ -90,6 +91,25 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     left: bytes | None  # where the rest of the range begins, or ends if newest first; None: there is none
 
 
+class DueCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start."""
+
+    at: LookAt
+    app: str
+    start_ms: int
+    end_ms: int
+    unit_ms: int
+    most: int  # rows that may be looked at
+
+
+class DueCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs are due in each unit of time, up to a moment."""
+
+    units: Mapping[int, int]
+    rows: int  # that were looked at
+    to_ms: int
+
+
 class Statements(ABC):
     """One open transaction at READ COMMITTED: each statement sees what is committed by then, and its own writes."""
 
@@ -157,6 +177,18 @@ class Statements(ABC):
     @abstractmethod
     def look(self, probe: Probe) -> Probed:
         """Probe at a bounded number of rows or entries for jobs that meet conditions; no payload is read."""
+
+    @abstractmethod
+    def count_due(self, wanted: DueCount) -> DueCounted:
+        """Count pending jobs at their present due moments.
+
+        Rows count if their keys lie in the range too. Entries count if the keys of their rows do not: so each job is
+        counted once, wherever it was moved.
+        """
+
+    @abstractmethod
+    def table_sizes(self) -> Sequence[TableSize]:
+        """All tables of the database, in any order."""
 
     @abstractmethod
     def lows(self, app: str | None = None) -> Mapping[str, int]:

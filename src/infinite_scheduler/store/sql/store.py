@@ -64,7 +64,7 @@ class SqlStore(Store):
         self._clock = clock
         self._limits = limits or SqlLimits()
         self._url = url
-        everything = Abilities(database.kind).without(Ability.FORECAST, Ability.TABLES)
+        everything = Abilities(database.kind)
         self._abilities = everything if database.has_clock else everything.without(Ability.CLOCK)
         self._apps: dict[str, SqlApp] = {}
         self._turns: dict[str, itertools.count[int]] = {}

@@ -10,6 +10,7 @@ from infinite_scheduler.testing.store_contract.auditing import AuditingContract,
 from infinite_scheduler.testing.store_contract.changing import ChangingContract, RetryingContract
 from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises
 from infinite_scheduler.testing.store_contract.counting import CountingContract
+from infinite_scheduler.testing.store_contract.foreseeing import DescribingContract, ForeseeingContract
 from infinite_scheduler.testing.store_contract.ingesting import ForgettingContract, IngestingContract
 from infinite_scheduler.testing.store_contract.looking import LookingContract
 from infinite_scheduler.testing.store_contract.marking import MarkingContract
@@ -43,6 +44,8 @@ class StoreContract(
     IngestingContract,
     ForgettingContract,
     CountingContract,
+    ForeseeingContract,
+    DescribingContract,
     AuditingContract,
     TokensContract,
     RefusingContract,

@@ -16,6 +16,7 @@ from infinite_scheduler.store.sql.dialect import (
     Cursor,
     Dialect,
     Row,
+    TableSize,
     placeholders,
     read_shards,
     settled_version,
@@ -203,6 +204,16 @@ class MariaDialect(Dialect):
             " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'"
         )
         return frozenset(row[0] for row in cursor.fetchall())
+
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        cursor.execute(
+            "SELECT table_name, table_rows, data_length, index_length, UNIX_TIMESTAMP(create_time) * 1000"
+            " FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'"
+        )
+        return [
+            TableSize(name, *(None if value is None else int(value) for value in values))
+            for name, *values in cursor.fetchall()
+        ]
 
     def tables_version(self, cursor: Cursor) -> object:
         return settled_version(cursor)

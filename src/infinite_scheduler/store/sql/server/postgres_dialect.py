@@ -16,6 +16,7 @@ from infinite_scheduler.store.sql.dialect import (
     Cursor,
     Dialect,
     Row,
+    TableSize,
     settled_version,
     without_version,
 )
@@ -197,6 +198,14 @@ class PostgresDialect(Dialect):
             " WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace"
         )
         return frozenset(row[0] for row in cursor.fetchall())
+
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        """The number of rows is -1 until the server has counted for the first time."""
+        cursor.execute(
+            "SELECT relname::text, NULLIF(reltuples, -1)::bigint, pg_table_size(oid), pg_indexes_size(oid)"
+            " FROM pg_catalog.pg_class WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace"
+        )
+        return [TableSize(*row) for row in cursor.fetchall()]
 
     def tables_version(self, cursor: Cursor) -> object:
         return settled_version(cursor)
