@@ -25,7 +25,7 @@ from tests.services.private import clocked_server, private_server
 from tests.services.process import PATIENCE_S
 from tests.services.server import Kind, Server
 from tests.services.topics import MakeTopic, fresh_topics, make_topic, read, told, write
-from tests.waiting import now_ms
+from tests.waiting import now_ms, until
 
 pytestmark = pytest.mark.servers
 
@@ -187,7 +187,8 @@ def test_every_topic_has_a_name_of_its_own_and_is_gone_at_the_end(kafka_servers:
         names = {make("one", partitions=3), make("one")}
         topics = AdminClient(told(kafka_servers)).list_topics(timeout=10).topics
         assert {len(topics[name].partitions) for name in names} == {1, 3}
-    assert not names & set(AdminClient(told(kafka_servers)).list_topics(timeout=10).topics)
+    admin = AdminClient(told(kafka_servers))
+    until(lambda: not names & set(admin.list_topics(timeout=10).topics))  # a broker hears of it after the controller
 
 
 def test_records_are_read_as_they_were_written(kafka_servers: str, fresh_topic: MakeTopic) -> None:

@@ -84,7 +84,7 @@ def forget_everything(servers: str | Options) -> None:
 
 
 def delete_topics(servers: str | Options | AdminClient, *names: str) -> None:
-    """Delete these topics, and wait until they are gone; those that the test has deleted itself are no error."""
+    """Delete these topics, and wait until that is decided; those that the test has deleted itself are not an error."""
     admin = servers if isinstance(servers, AdminClient) else AdminClient(told(servers))
     for deleted in admin.delete_topics(list(names), operation_timeout=PATIENCE_S).values() if names else ():
         try:
