@@ -22,7 +22,7 @@ from infinite_scheduler.errors import (
 from infinite_scheduler.ingest.intake import SHARED, Intake
 from infinite_scheduler.ingest.request import make_spec
 from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
-from infinite_scheduler.observe.events import Observer, ignore
+from infinite_scheduler.observe.events import JobsCancelled, Observer, ignore
 from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
@@ -90,7 +90,8 @@ class Client:
         """Connect; `async with` does it."""
         if self._intake is None:
             await self._store.open()
-            self._intake = Intake(self._store, self._tell, SHARED if Ability.WHOLE_BATCHES in self.abilities else 1)
+            shared = SHARED if Ability.WHOLE_BATCHES in self.abilities else 1
+            self._intake = Intake(self._store, self._clock, self._tell, shared)
         return self
 
     async def close(self) -> None:
@@ -269,6 +270,8 @@ class Client:
         if not decision.granted:
             word = "handed over" if decision.record.status is Status.PENDING else str(decision.record.status)
             raise TooLate(f"too late to {change.replace('_', ' ')} job {job_id}: it is {word}")
+        if change is Change.CANCEL:
+            self._tell(JobsCancelled(app=decision.record.job.app, count=1))
         return decision.record
 
     async def register(self, app: str, shards: int | None = None) -> AppInfo:

@@ -14,6 +14,7 @@ from infinite_scheduler.config import IngestSettings, KafkaSettings
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.observe.events import Observer, TaskFailed
+from infinite_scheduler.observe.readings import TopicReading
 from infinite_scheduler.store.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -135,6 +136,19 @@ class Doors:
             for door in self.open
             for partition, lag in door.lag.items()
         }
+
+    def readings(self) -> Sequence[TopicReading]:
+        """Each topic that this node reads, now."""
+        return [
+            TopicReading(
+                topic=door.config.topic,
+                group=door.config.group_id,
+                ready=door.ready,
+                lag=door.lag,
+                keys=door.metrics["idempotencyCacheSize"],
+            )
+            for door in self.open
+        ]
 
     def ready(self) -> int:
         """How many doors can read and take messages at the moment."""

@@ -28,6 +28,8 @@ from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, several
 from infinite_scheduler.observe.logs import LogWriter
+from infinite_scheduler.observe.readings import NodeReading
+from infinite_scheduler.observe.vitals_writer import VitalsWriter
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -236,6 +238,7 @@ class Scheduler(Client):
                 self._clock,
                 engine_settings(self.settings),
                 self._tell,
+                vitals=VitalsWriter(self.counters, self.reading, self._clock).write,
             )
             self.counters.gauge("oldest_overdue_ms", self._engine.oldest_overdue_ms)
             self.counters.gauge("shards_owned", lambda: self._engine.shards_owned if self._engine else 0)
@@ -259,6 +262,12 @@ class Scheduler(Client):
         except BaseException:
             await self._stop()
             raise
+
+    def reading(self) -> NodeReading:
+        """This node now: what it holds, how far it is behind, and the topics that it reads."""
+        if self._engine is None:
+            return NodeReading()
+        return msgspec.structs.replace(self._engine.reading(), topics=self._doors.readings())
 
     def _make_doors(self) -> None:
         most = self.settings.limits.payload

@@ -1,13 +1,10 @@
 import threading
 
 import msgspec
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from infinite_scheduler.model import MAX_DUE_MS, Shard
+from infinite_scheduler.model import Shard
 from infinite_scheduler.observe import events
-from infinite_scheduler.observe.counters import APP_COUNTS, NODE_COUNTS, TOPIC_COUNTS, Counters, Lateness, upper_ms
+from infinite_scheduler.observe.counters import APP_COUNTS, NODE_COUNTS, TOPIC_COUNTS, Counters
 
 SHARDS = [Shard("shop", 0), Shard("shop", 1), Shard("sms", 0)]
 
@@ -26,6 +23,9 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
         events.HandedOver(app="shop", lateness_ms=[0, 3, 900]),
         events.JobsSettled(app="shop", counts={"done": 2, "failed": 1}),
         events.JobsSettled(app="shop", counts={"done": 1, "retried": 4, "expired": 1, "cancelled": 2}),
+        events.JobsCancelled(app="shop", count=1),
+        events.CallsEnded(app="shop", took_us=[400, 2_900]),
+        events.CallsEnded(app="shop", took_us=[700]),
         events.AttemptFailed(app="shop", job_id="x", attempt=1, error="e", request_id=None, next_due_ms=None),
         events.JobsHeldBack(app="shop", count=3),
         events.JobsHeldBack(app="shop", count=1),
@@ -46,7 +46,7 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
         "done": 3,
         "failed": 1,
         "expired": 1,
-        "cancelled": 2,
+        "cancelled": 3,
         "retried": 4,
         "attempts_failed": 1,
         "held_back": 4,
@@ -57,8 +57,11 @@ def test_what_happens_to_jobs_is_counted_per_app() -> None:
         "suspects": 30,
         "poison": 1,
         "still_running": 2,
+        "calls": 3,
+        "calls_us": 4_000,
     }
     assert shop["lateness"] == {"count": 3, "total_ms": 903, "p50_ms": 3, "p99_ms": 900, "max_ms": 900}
+    assert shop["took"] == {"count": 3, "total_ms": 2, "p50_ms": 0, "p99_ms": 2, "max_ms": 2}
     assert apps["sms"]["accepted"] == 1
     assert apps["sms"]["done"] == 0
 
@@ -115,6 +118,15 @@ def test_what_happens_to_the_node_is_counted() -> None:
     }
     assert node["shards_owned"] == 1
     assert node["store_is_away"] is False
+
+
+def test_calls_of_the_store_are_counted_by_operation() -> None:
+    store = told(
+        events.StoreCalled(operation="settle", took_us=900),
+        events.StoreCalled(operation="scan", took_us=5),
+        events.StoreCalled(operation="settle", took_us=100),
+    ).snapshot()["store"]
+    assert store == {"scan": {"calls": 1, "us": 5}, "settle": {"calls": 2, "us": 1_000}}
 
 
 def test_shards_owned_are_those_of_now() -> None:
@@ -177,33 +189,3 @@ def test_nothing_is_missed_when_several_threads_tell() -> None:
     for thread in threads:
         thread.join()
     assert counters.snapshot()["apps"]["shop"]["done"] == 8_000
-
-
-@given(st.lists(st.integers(0, MAX_DUE_MS), min_size=1), st.floats(0.01, 1))
-def test_a_quantile_is_never_too_small_and_at_most_an_eighth_too_large(values: list[int], fraction: float) -> None:
-    lateness = Lateness()
-    lateness.add(values)
-    rank = fraction * len(values)
-    exact = next(value for index, value in enumerate(sorted(values), 1) if index >= rank)
-    assert exact <= lateness.quantile_ms(fraction) <= exact + exact // 8
-    assert lateness.max_ms == max(values)
-    assert lateness.total_ms == sum(values)
-    assert lateness.count == sum(lateness.counts) == len(values)
-
-
-@pytest.mark.parametrize("bucket", [0, 1, 15, 16, 17, 200, Lateness.BUCKETS - 1])
-def test_buckets_have_no_gaps(bucket: int) -> None:
-    for ms, expected in ((upper_ms(bucket), bucket), (upper_ms(bucket) + 1, min(bucket + 1, Lateness.BUCKETS - 1))):
-        lateness = Lateness()
-        lateness.add([ms])
-        assert lateness.counts.index(1) == expected
-
-
-def test_lateness_below_zero_counts_as_none() -> None:
-    lateness = Lateness()
-    lateness.add([-5])
-    assert lateness.snapshot() == {"count": 1, "total_ms": -5, "p50_ms": 0, "p99_ms": 0, "max_ms": 0}
-
-
-def test_no_lateness_at_all_is_zero() -> None:
-    assert Lateness().snapshot() == {"count": 0, "total_ms": 0, "p50_ms": 0, "p99_ms": 0, "max_ms": 0}

@@ -38,6 +38,7 @@ class Door:
         self.max_payload, self.zone, self.saturation = max_payload, zone, saturation
         self.is_running = self.ready = False
         self.lag = {0: 7, 1: None}
+        self.metrics = {"idempotencyCacheSize": 3}
         Door.made.append(self)
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ from infinite_scheduler.ingest.intake import SHARED, Intake
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.store.base import Store
+from infinite_scheduler.testing import ManualClock
 
 T = TypeVar("T")
 CONFLICT = KeyConflict("mail", "k", "019a8b7c-3d20-8014-9f3a-5c1e2b7d4a60")
@@ -45,7 +46,7 @@ class Gate:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.told: list[events.Event] = []
-        self.intake = Intake(cast("Store", self.store), self.told.append)
+        self.intake = Intake(cast("Store", self.store), ManualClock(), self.told.append)
 
     def call(self, *names: str) -> "asyncio.Task[Sequence[Accepted]]":
         return asyncio.create_task(self.intake.accept([spec(name) for name in names]))

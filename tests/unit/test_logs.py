@@ -113,13 +113,22 @@ EVERY: list[events.Event] = [
     events.OffsetGone(topic="jobs", partition=1, position=5, earliest=9, end=20, next=9),
     events.TopicAnew(topic="jobs", partition=1, position=5, topic_id="AAAA"),
     events.TaskFailed(part="settler", error="e"),
+    events.JobsCancelled(app="shop", count=1),
 ]
 
 
 class TestLogWriter:
     def test_every_event_has_a_line(self) -> None:
         kinds = {kind for kind in events.Event.__subclasses__() if kind.__module__ == events.__name__}
-        assert set(LINES) == kinds == set(map(type, EVERY))
+        assert set(LINES) == kinds - {events.Figures} == set(map(type, EVERY))
+
+    def test_figures_are_counted_and_not_written(self, written: Written) -> None:
+        configure_logging("debug", "json")
+        for kind in events.Figures.__subclasses__():
+            assert kind not in LINES
+        LogWriter()(events.StoreCalled(operation="settle", took_us=5))
+        LogWriter()(events.CallsEnded(app="shop", took_us=[5]))
+        assert written.text == ""
 
     def test_every_line_is_a_sentence(self) -> None:
         for line in LINES.values():

@@ -18,6 +18,7 @@ from infinite_scheduler.observe.events import (
     DrainLifted,
     Observer,
     OrphanApp,
+    TaskFailed,
 )
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo, View
 from infinite_scheduler.store.ownership import Claim, Ownership
@@ -36,6 +37,14 @@ DRAIN_AGAIN_MS = 30_000
 """...and tried again after this."""
 
 Goal = Mapping[ShardKey, str | None]
+
+WriteVitals = Callable[[], bytes | None]
+"""Says how this node is doing, for people; None: nothing."""
+
+
+def no_vitals() -> bytes | None:
+    """Say nothing."""
+    return None
 
 
 class ShardHolder(Protocol):
@@ -99,10 +108,13 @@ class Membership:
         drain_timeout_ms: int,
         seen: Callable[[View], None],
         held_back: Callable[[], Mapping[str, HeldBack]],
+        vitals: WriteVitals = no_vitals,
         tell: Observer,
     ) -> None:
         self._seen = seen  # is told of every view before it is acted on
         self._held_back = held_back  # the apps, and why
+        self._vitals = vitals
+        self._vitals_fail = False
         self._node = node
         self._ownership = ownership
         self._holders = holders
@@ -167,6 +179,7 @@ class Membership:
             clock_off=self._off,
             clock_offset_ms=self._reference.offset_ms(),
             held_back=self._held_back(),
+            vitals=self._vitals_now() if renew else None,
         )
         self._lease.answered()
         if renew:
@@ -181,6 +194,18 @@ class Membership:
         self.leads = not self._off and self._node.nonce == min(sound, default=None)
         self._follow_once(view, alive, held)
         self._alarm(view, alive)
+
+    def _vitals_now(self) -> bytes | None:
+        """How this node is doing. An error in that costs it no lease: it is reported once, until it is over."""
+        try:
+            vitals = self._vitals()
+        except Exception as error:  # noqa: BLE001
+            if not self._vitals_fail:
+                self._vitals_fail = True
+                self._tell(TaskFailed(part="vitals", error=repr(error)))
+            return None
+        self._vitals_fail = False
+        return vitals
 
     def _heed(self, view: View) -> None:
         """Withdraw or continue, as the operator and the clock demand."""

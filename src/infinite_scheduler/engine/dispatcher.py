@@ -18,7 +18,7 @@ from infinite_scheduler.engine.wheel import Wheel
 from infinite_scheduler.errors import DestinationAway
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.model import Expired, Failed, Job, Outcome, Status, key_text
-from infinite_scheduler.observe.events import AttemptFailed, Early, HandedOver, JobsHeldBack, Observer
+from infinite_scheduler.observe.events import AttemptFailed, CallsEnded, Early, HandedOver, JobsHeldBack, Observer
 from infinite_scheduler.policy.misfire import Misfire
 from infinite_scheduler.policy.priority import PriorityQueue
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -96,6 +96,7 @@ class Dispatcher:
         self._stirred = False
         self._came_back = 0  # jobs, since that was last reported
         self._lateness: list[int] = []  # of jobs that are on their way to their handler, until that is reported
+        self._took_us: list[int] = []  # of calls that have ended, until that is reported
         self._interrupting = False
         self.alarm: Callable[[], None] = _nothing  # called when the wheel's next moment may be earlier
 
@@ -213,6 +214,9 @@ class Dispatcher:
             self._lateness = []
             self._tell(HandedOver(app=self.app, lateness_ms=lateness))
             lateness = self._lateness
+        if self._took_us:
+            took_us, self._took_us = self._took_us, []
+            self._tell(CallsEnded(app=self.app, took_us=took_us))
         if self._came_back:
             count, self._came_back = self._came_back, 0
             self._tell(JobsHeldBack(app=self.app, count=count))
@@ -319,6 +323,7 @@ class Dispatcher:
 
     async def _deliver(self, batch: Sequence[Job], number: int) -> None:
         del self._not_begun[number]
+        began_us = self._clock.steady_us()
         try:
             batch = self._last_look(batch)
             if batch:
@@ -332,6 +337,8 @@ class Dispatcher:
                 if job.key in self.flights:  # or a copy of it that came back and is handed over again
                     self.report(job, RuntimeError("the handler ended without reporting this job"))
         finally:  # as `_end_call`, written out: this is the path of every job
+            if batch:
+                self._took_us.append(self._clock.steady_us() - began_us)
             self._free += 1
             del self._calls[number]
             self.stir()

@@ -12,21 +12,24 @@ from zlib import crc32
 import msgspec
 
 from infinite_scheduler.clock import Clock, sleep, wait
-from infinite_scheduler.cluster.membership import Membership
+from infinite_scheduler.cluster.membership import Membership, WriteVitals, no_vitals
 from infinite_scheduler.engine.agreed_clock import AgreedClock
 from infinite_scheduler.engine.answerer import RequestPoll
 from infinite_scheduler.engine.destination_looks import DestinationLooks
 from infinite_scheduler.engine.dispatcher import AppPlan, Dispatcher
+from infinite_scheduler.engine.gauges import Gauges
 from infinite_scheduler.engine.judge import Judge, describe
 from infinite_scheduler.engine.lane import Lane, LaneSettings
 from infinite_scheduler.engine.lease import Gate, Lease
 from infinite_scheduler.engine.owned_shard import OwnedShard
 from infinite_scheduler.engine.quarantine import Quarantine
 from infinite_scheduler.engine.settler import Settler
+from infinite_scheduler.engine.timed_ownership import TimedOwnership
 from infinite_scheduler.engine.window import Window
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Job, Shard
 from infinite_scheduler.observe.events import Maintained, Observer, StillRunning, TaskFailed
+from infinite_scheduler.observe.readings import NodeReading
 from infinite_scheduler.policy.budget import Budget
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, View
@@ -82,12 +85,13 @@ class Engine:
         settings: EngineSettings,
         tell: Observer,
         rand: random.Random | None = None,
+        vitals: WriteVitals = no_vitals,
     ) -> None:
         self._apps = apps
         self._clock = clock
         self._settings = settings
         self._tell = tell
-        self._ownership = store.ownership(node, self._poke)
+        self._ownership = TimedOwnership(store.ownership(node, self._poke), clock, tell)
         self._lease = Lease(clock, settings.lease_ms, tell)
         self._agreed_clock = AgreedClock(clock, settings.clock_limit_ms)
         self._gate = Gate(self._lease, self._agreed_clock)
@@ -110,9 +114,11 @@ class Engine:
             drain_timeout_ms=settings.stop_timeout_ms,
             seen=self._seen,
             held_back=self.held_back,
+            vitals=vitals,
             tell=tell,
         )
         self._looks = DestinationLooks(tell)
+        self._gauges = Gauges(self.dispatchers, self._lanes, self._budget, clock)
         self._alarm = asyncio.Event()
         self._moments: list[tuple[int, str]] = []  # a heap: when the wheel of an app is to be looked at
         self._noted: dict[str, int] = {}  # the earliest of them, by app
@@ -312,11 +318,17 @@ class Engine:
 
     def oldest_overdue_ms(self) -> int:
         """The age of the oldest job that is due and not handed over; 0 if there is none."""
-        now_ms = self._clock.wall_ms()
-        oldest = [ms for dispatcher in self.dispatchers.values() if (ms := dispatcher.oldest_waiting_ms()) is not None]
-        for lane in self._lanes:
-            oldest.extend(owned.unread_ms for owned in lane.owned_shards.by_shard.values() if not owned.scanned)
-        return max(0, now_ms - min(oldest, default=now_ms))
+        return self._gauges.oldest_overdue_ms()
+
+    def reading(self) -> NodeReading:
+        """This node now; what it reads from topics is for others to add."""
+        return NodeReading(
+            apps=self._gauges.apps(),
+            saturation=self.saturation(),
+            clock_offset_ms=self.clock_offset_ms(),
+            apps_without_node=self.apps_without_node,
+            apps_held_back=len(self.held_back()),
+        )
 
     def saturation(self) -> float:
         """How far this node is behind with reading and settling: below 1 it is not."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import InvalidRequest, Unavailable
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.events import Observer
+from infinite_scheduler.observe.store_time import store_time
 from infinite_scheduler.store.accepting import Accepting
 
 SHARED = 5000
@@ -26,8 +28,9 @@ class Call(msgspec.Struct):
 class Intake:
     """Commits jobs, all or none of each call, with as many calls at a time as have arrived meanwhile."""
 
-    def __init__(self, store: Accepting, tell: Observer, shared: int = SHARED) -> None:
+    def __init__(self, store: Accepting, clock: Clock, tell: Observer, shared: int = SHARED) -> None:
         self._store = store
+        self._clock = clock
         self._tell = tell
         self._shared = shared  # jobs of several calls in one transaction, at most
         self._calls: deque[Call] = deque()
@@ -69,7 +72,8 @@ class Intake:
     async def _commit(self, calls: Sequence[Call]) -> None:
         """All calls in one transaction; if one of them is refused, each in its own."""
         try:
-            accepted = await self._store.add([spec for call in calls for spec in call.specs])
+            with store_time("add", self._clock, self._tell):
+                accepted = await self._store.add([spec for call in calls for spec in call.specs])
         except InvalidRequest as error:
             if len(calls) == 1:
                 _refuse(calls, error)

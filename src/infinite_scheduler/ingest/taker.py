@@ -12,6 +12,7 @@ from infinite_scheduler.ingest.message_batch import InboxWrite, MessageBatch, to
 from infinite_scheduler.ingest.metrics import TAKEN
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.observe import events
+from infinite_scheduler.observe.store_time import store_time
 from infinite_scheduler.store.inbox import DeadLetter
 
 FIRST_RETRY_MS: Final = 200
@@ -67,7 +68,7 @@ class Taker:
                 load = await self._thread.call(lambda: batch.load(self._consumer, self._clock.wall_ms()))
                 if not load.moves:
                     return
-                taking = asyncio.ensure_future(self._inbox.take(load.specs, load.letters, load.moves))
+                taking = asyncio.ensure_future(self._write(load))
                 meanwhile()
                 answers = await self._thread.wait_for(taking)
             except UnknownApp as error:
@@ -85,6 +86,10 @@ class Taker:
             else:
                 self._note(load, answers)
                 return
+
+    async def _write(self, load: InboxWrite) -> Sequence[Accepted]:
+        with store_time("take_messages", self._clock, self._tell):
+            return await self._inbox.take(load.specs, load.letters, load.moves)
 
     async def _overtaken(self, batch: MessageBatch) -> None:
         """Another consumer moved a position: nothing was written, and the store knows where to continue."""

@@ -1,15 +1,16 @@
 """Counts what happens: plain integers, one pass per event, nothing per job."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from infinite_scheduler.model import Shard
 from infinite_scheduler.observe.events import (
     AppHeldBack,
     AppResumed,
     AttemptFailed,
+    CallsEnded,
     DeadLettersSent,
     DrainCalledOff,
     Early,
@@ -17,6 +18,7 @@ from infinite_scheduler.observe.events import (
     HandedOver,
     HeartbeatFailing,
     JobsAccepted,
+    JobsCancelled,
     JobsHeldBack,
     JobsSettled,
     LeaseLapsed,
@@ -30,10 +32,12 @@ from infinite_scheduler.observe.events import (
     StillRunning,
     StoreAway,
     StoreBack,
+    StoreCalled,
     SuspectsFound,
     Swept,
     TaskFailed,
 )
+from infinite_scheduler.observe.histogram import Histogram
 
 APP_COUNTS: Final = (
     "accepted",
@@ -53,6 +57,8 @@ APP_COUNTS: Final = (
     "suspects",
     "poison",
     "still_running",
+    "calls",  # of its handler, that have ended
+    "calls_us",
 )
 NODE_COUNTS: Final = (
     "shards_taken",
@@ -84,68 +90,24 @@ Gauge = Callable[[], Reading | Mapping[str, Reading]]
 """Reads a value, or one per name, when asked; None means unknown."""
 
 
-class Lateness:
-    """How late jobs were, in buckets that grow with the value: each is at most an eighth wide."""
-
-    BUCKETS: Final = 368  # up to 48 bits of milliseconds
-
-    def __init__(self) -> None:
-        self.counts = [0] * self.BUCKETS
-        self.count = 0
-        self.total_ms = 0
-        self.max_ms = 0
-
-    def add(self, values_ms: Iterable[int]) -> None:
-        """Add these; negative values count as 0."""
-        counts = self.counts
-        seen = list(values_ms)
-        for ms in seen:
-            if ms < 16:
-                counts[max(ms, 0)] += 1
-            else:
-                shift = ms.bit_length() - 4
-                counts[min((shift << 3) + (ms >> shift), self.BUCKETS - 1)] += 1
-        if seen:
-            self.count += len(seen)
-            self.total_ms += sum(seen)
-            self.max_ms = max(self.max_ms, *seen)
-
-    def quantile_ms(self, fraction: float) -> int:
-        """The lateness that this fraction of jobs did not exceed: never too small, and at most an eighth too large."""
-        rank = fraction * self.count
-        reached = 0
-        for bucket, count in enumerate(self.counts):
-            reached += count
-            if count and reached >= rank:
-                return min(upper_ms(bucket), self.max_ms)
-        return 0
-
-    def snapshot(self) -> dict[str, int]:
-        """The figures for people."""
-        return {
-            "count": self.count,
-            "total_ms": self.total_ms,
-            "p50_ms": self.quantile_ms(0.5),
-            "p99_ms": self.quantile_ms(0.99),
-            "max_ms": self.max_ms,
-        }
-
-
-def upper_ms(bucket: int) -> int:
-    """The largest lateness in this bucket."""
-    if bucket < 16:
-        return bucket
-    shift, step = (bucket >> 3) - 1, 8 + (bucket & 7)
-    return ((step + 1) << shift) - 1
-
-
-class _AppCounts:
-    """The counters of one app."""
+class AppCounts:
+    """The counters of one app, by the names of APP_COUNTS."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(APP_COUNTS, 0))
-        self.lateness = Lateness()
+        self.lateness = Histogram()  # of jobs, in ms
+        self.took = Histogram()  # of calls of the handler, in ms
         self.away = False
+        self.changes = 0  # how often something of it was counted
+
+
+class NodeFigures(NamedTuple):
+    """What is counted besides apps, at one moment."""
+
+    node: Mapping[str, int]  # by the names of NODE_COUNTS
+    topics: Mapping[str, Mapping[str, int]]  # by topic and the names of TOPIC_COUNTS
+    store: Mapping[str, tuple[int, int]]  # calls and their µs, by operation
+    store_is_away: bool
 
 
 class Counters:
@@ -153,16 +115,19 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._apps: dict[str, _AppCounts] = {}
+        self._apps: dict[str, AppCounts] = {}
         self._node: Counter[str] = Counter(dict.fromkeys(NODE_COUNTS, 0))
         self._topics: dict[str, Counter[str]] = {}
+        self._store: dict[str, tuple[int, int]] = {}  # calls and their µs, by operation
         self._owned: set[Shard] = set()
         self._away = False
         self._gauges: dict[str, Gauge] = {}
         self._counted: Mapping[type[Event], Callable[[Any], None]] = {
             JobsAccepted: self._accepted,
             HandedOver: self._handed_over,
+            CallsEnded: self._calls_ended,
             JobsSettled: self._settled,
+            JobsCancelled: self._per_app("cancelled"),
             AttemptFailed: self._per_app("attempts_failed"),
             JobsHeldBack: self._per_app("held_back"),
             AppHeldBack: self._held_back,
@@ -179,6 +144,7 @@ class Counters:
             DrainCalledOff: self._per_node("drains_called_off"),
             StoreAway: self._store_away,
             StoreBack: self._store_back,
+            StoreCalled: self._store_called,
             HeartbeatFailing: self._per_node("heartbeat_outages"),
             LeaseLapsed: self._per_node("lapses"),
             Maintained: self._maintained,
@@ -199,7 +165,7 @@ class Counters:
         self._gauges[name] = read
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything as plain data: `apps` by name, `topics` that jobs come from by name, `node`, `gauges`."""
+        """Everything as plain data: `apps` and `topics` by name, calls of the `store` by name, `node`, `gauges`."""
         with self._lock:
             owned = Counter(shard.app for shard in self._owned)
             apps = {
@@ -207,24 +173,44 @@ class Counters:
                     **app.counts,
                     "shards_owned": owned[name],
                     "destination_is_away": app.away,
-                    "lateness": app.lateness.snapshot(),
+                    "lateness": _figures_ms(app.lateness),
+                    "took": _figures_ms(app.took),
                 }
                 for name, app in sorted(self._apps.items())
             }
             topics = {name: dict(counts) for name, counts in sorted(self._topics.items())}
+            store = {name: {"calls": calls, "us": us} for name, (calls, us) in sorted(self._store.items())}
             node = {**self._node, "shards_owned": len(self._owned), "store_is_away": self._away}
         gauges = {name: _read(gauge) for name, gauge in self._gauges.items()}
-        return {"apps": apps, "topics": topics, "node": node, "gauges": gauges}
+        return {"apps": apps, "topics": topics, "store": store, "node": node, "gauges": gauges}
 
-    def lateness(self, app: str) -> Lateness | None:
-        """The lateness of this app's jobs, for tools that show its buckets."""
-        known = self._apps.get(app)
-        return known.lateness if known is not None else None
+    def figures(self) -> NodeFigures:
+        """What is counted besides apps: a copy."""
+        with self._lock:
+            topics = {name: dict(counts) for name, counts in self._topics.items()}
+            return NodeFigures(dict(self._node), topics, dict(self._store), self._away)
 
-    def _app(self, name: str) -> _AppCounts:
+    def shards_owned(self) -> Mapping[str, int]:
+        """How many shards this node owns, by app."""
+        with self._lock:
+            return Counter(shard.app for shard in self._owned)
+
+    def names(self) -> Collection[str]:
+        """The apps of which anything is counted."""
+        with self._lock:
+            return list(self._apps)
+
+    def apps(self) -> Iterator[tuple[str, AppCounts]]:
+        """Each app in turn, to be read before the next is asked for: until then nothing is counted."""
+        for name in self.names():
+            with self._lock:
+                yield name, self._apps[name]
+
+    def _app(self, name: str) -> AppCounts:
         app = self._apps.get(name)
         if app is None:
-            app = self._apps[name] = _AppCounts()
+            app = self._apps[name] = AppCounts()
+        app.changes += 1
         return app
 
     def _per_app(self, name: str) -> Callable[[Any], None]:
@@ -252,6 +238,12 @@ class Counters:
         app = self._app(event.app)
         app.counts["handed_over"] += len(event.lateness_ms)
         app.lateness.add(event.lateness_ms)
+
+    def _calls_ended(self, event: CallsEnded) -> None:
+        app = self._app(event.app)
+        app.counts["calls"] += len(event.took_us)
+        app.counts["calls_us"] += sum(event.took_us)
+        app.took.add([us // 1000 for us in event.took_us])
 
     def _settled(self, event: JobsSettled) -> None:
         self._app(event.app).counts.update(event.counts)
@@ -291,6 +283,10 @@ class Counters:
         self._away = False
         self._node["store_away_ms"] += event.away_ms
 
+    def _store_called(self, event: StoreCalled) -> None:
+        calls, us = self._store.get(event.operation, (0, 0))
+        self._store[event.operation] = calls + 1, us + event.took_us
+
     def _maintained(self, event: Maintained) -> None:
         self._node["tables_made"] += len(event.made)
         self._node["tables_dropped"] += len(event.dropped)
@@ -311,6 +307,17 @@ class Counters:
 
     def _still_running(self, event: StillRunning) -> None:
         self._app(event.app).counts["still_running"] += len(event.job_ids)
+
+
+def _figures_ms(histogram: Histogram) -> dict[str, int]:
+    """The figures for people."""
+    return {
+        "count": histogram.count,
+        "total_ms": histogram.total,
+        "p50_ms": histogram.quantile(0.5),
+        "p99_ms": histogram.quantile(0.99),
+        "max_ms": histogram.largest,
+    }
 
 
 def _read(gauge: Gauge) -> Reading | Mapping[str, Reading]:

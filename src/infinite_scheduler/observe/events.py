@@ -12,6 +12,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened."""
 
 
+class Figures(Event, frozen=True, kw_only=True):
+    """Something that happens all the time: it is counted, and no log line is written."""
+
+
 class JobsAccepted(Event, frozen=True, kw_only=True):
     """Jobs were accepted durably."""
 
@@ -28,11 +32,25 @@ class HandedOver(Event, frozen=True, kw_only=True):
     lateness_ms: Sequence[int]
 
 
+class CallsEnded(Figures, frozen=True, kw_only=True):
+    """Calls of an app's handler have ended, in whatever way, after this long; each had one job or a batch."""
+
+    app: str
+    took_us: Sequence[int]
+
+
 class JobsSettled(Event, frozen=True, kw_only=True):
-    """Outcomes are durable: how many of which (done, failed, expired, retried)."""
+    """Outcomes are durable: how many of which (done, failed, expired, retried, or cancelled by the handler)."""
 
     app: str
     counts: Mapping[str, int]
+
+
+class JobsCancelled(Event, frozen=True, kw_only=True):
+    """Jobs were cancelled durably, as this process has asked."""
+
+    app: str
+    count: int
 
 
 class AttemptFailed(Event, frozen=True, kw_only=True):
@@ -128,6 +146,13 @@ class StoreBack(Event, frozen=True, kw_only=True):
     """The store answers again."""
 
     away_ms: int
+
+
+class StoreCalled(Figures, frozen=True, kw_only=True):
+    """A call of a store's port has ended, in whatever way: mostly one transaction."""
+
+    operation: str  # the name of the call: settle, scan, add…
+    took_us: int
 
 
 class HeartbeatFailing(Event, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
     events.JobsAccepted: LogLine("ingest", logging.DEBUG, "Jobs were accepted and are durable."),
     events.HandedOver: LogLine("engine", logging.DEBUG, "Jobs were handed to their handler."),
     events.JobsSettled: LogLine("engine", logging.DEBUG, "The outcomes of jobs are durable."),
+    events.JobsCancelled: LogLine("ingest", logging.DEBUG, "Jobs were cancelled, as asked."),
     events.AttemptFailed: LogLine("handlers", logging.WARNING, "A handler failed on a job; the job will be retried."),
     events.JobsHeldBack: LogLine(
         "handlers", logging.DEBUG, "Jobs came back, since their destination took nothing; they wait, as they were."

@@ -71,7 +71,7 @@ def _apps_with_jobs(tx: Statements, query: ForecastQuery) -> Sequence[str]:
     names = [app.name for app in tx.read_apps() if query.app in (None, app.name)]
     start, end = start_of(query.start_ms), start_of(query.end_ms)
     scans = [Scan(app=app, shards=frozenset({0}), start=start, end=end, limit=1, room=1) for app in names]
-    empty = tx.empty(scans) if scans else ()
+    empty = tx.apps_without_jobs(scans) if scans else ()
     return [name for name in names if name not in empty]
 
 
