@@ -103,6 +103,9 @@ class Forgetful:
             raise StoreUnavailable("the answer was lost")
         return result
 
+    async def read(self, body: Body[T]) -> T:
+        return await self._session.read(body)
+
 
 class StoreMachine(RuleBasedStateMachine):
     """One node that follows the protocol, or crashes, and callers who do what they like."""
