@@ -5,9 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from tests.services import clock, jars, kafka, mariadb, postgres
+from tests.services import clock, jars, kafka, mariadb, postgres, promtool
 from tests.services.folder import is_root
 
 NO_CLUSTER = Path("/etc/postgresql-common/createcluster.d/infinite-scheduler-tests.conf")
@@ -36,6 +37,7 @@ def install() -> None:
     if packages := missing():
         _install(packages)
     jars.fetch()
+    promtool.fetch(partial(_apt, "update"))
 
 
 def _install(packages: Sequence[str]) -> None:
