@@ -42,6 +42,13 @@ PATIENCE_MS: Final = 15_000
 """How long the owner of a job is asked to decide on a change."""
 
 
+LOOK_ROWS: Final = 50_000
+"""Rows that one call of `find` looks at: about 100 ms, so that others who look need not wait for longer."""
+
+PAGE_BYTES: Final = 8 << 20
+"""Bytes of payload in one page of `find`, unless its first job has more."""
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """One of many jobs to schedule: data and a time, or a delay from now."""
 
@@ -300,7 +307,7 @@ class Client:
             raise UnknownJob(job_id)
         return record
 
-    async def find(
+    async def find(  # noqa: PLR0913 - one parameter for each thing to look for
         self,
         app: str | None = None,
         *,
@@ -308,11 +315,21 @@ class Client:
         start: DueTime | None = None,
         end: DueTime | None = None,
         tag: str | None = None,
+        job_name: str | None = None,
+        group: str | None = None,
+        request_id: str | None = None,
+        idempotency_key: str | None = None,
+        error: str | None = None,
         newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Found:
-        """List jobs by id, a page at a time; [start, end) is of the time for which they were accepted."""
+        """List jobs, a page at a time.
+
+        Pending ones are listed by the time at which they are due now, all others by the one for which they were
+        accepted; [start, end) is of that time. One call looks at 50,000 rows at most: a page with few jobs, or none,
+        has a cursor if there is more to look at, and `searched_to_ms` says how far it came.
+        """
         self._opened()
         self.abilities.require(Ability.SEARCH)
         if limit < 1:
@@ -324,8 +341,15 @@ class Client:
             from_ms=None if start is None else parse_moment(start, now_ms=now_ms, zone=self._zone),
             to_ms=None if end is None else parse_moment(end, now_ms=now_ms, zone=self._zone),
             tag=tag,
+            job_name=job_name,
+            group=group,
+            request_id=request_id,
+            idempotency_key=idempotency_key,
+            error=error,
             newest_first=newest_first,
             limit=limit,
+            most=LOOK_ROWS,
+            room=PAGE_BYTES,
             cursor=cursor,
         )
         return await self._store.find(query)

@@ -1,11 +1,17 @@
 """What every SQL store promises: the promises of a store, and what its own statements save."""
 
+import asyncio
+import threading
+from typing import ClassVar
+
 import pytest
 
 from infinite_scheduler.model import DAY_MS, JobId
+from infinite_scheduler.store.looking import Query
+from infinite_scheduler.store.sql.statements import Statements
 from infinite_scheduler.testing import StoreContract
 from infinite_scheduler.testing.store_contract import Bench
-from infinite_scheduler.testing.store_contract.contract_bench import keys
+from infinite_scheduler.testing.store_contract.contract_bench import TIMEOUT_S, keys
 from infinite_scheduler.testing.store_contract.scanning import LARGE, move
 
 
@@ -45,6 +51,40 @@ class SqlStoreContract(StoreContract):
         owner = await bench.owner(line_in_ms=30_000)
         await bench.add(60_000)
         assert not owner.pokes
+
+    # Looks
+
+    threaded: ClassVar[bool] = True
+    """Does each connection have a thread of its own?"""
+
+    async def test_a_long_look_holds_up_no_short_one(self, bench: Bench) -> None:
+        if not self.threaded:
+            pytest.skip("all happens in the thread of the caller")
+        (accepted,) = await bench.add(1000)
+        begun, goes_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def look(_: Statements) -> bool:
+            loop.call_soon_threadsafe(begun.set)
+            return goes_on.wait(TIMEOUT_S)
+
+        store = bench.store
+        looking = asyncio.create_task(store._looks.read(look))  # type: ignore[attr-defined]
+        listing = asyncio.create_task(store.find(Query()))
+        try:
+            async with asyncio.timeout(TIMEOUT_S / 2):
+                await begun.wait()
+                assert await store.get(accepted.key) is not None
+                assert (await store.survey()).view.apps
+                assert await store.ledger().waiting()
+                assert not await store.ledger().tokens()
+                await bench.add(2000)
+            assert not looking.done()
+            assert not listing.done(), "lists wait for each other"
+        finally:
+            goes_on.set()
+        assert await looking
+        assert len((await listing).records) == 2
 
     # Pages
 

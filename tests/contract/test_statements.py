@@ -26,9 +26,12 @@ from infinite_scheduler.model import (
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
+from infinite_scheduler.store.sql.protocol import anybody
+from infinite_scheduler.store.sql.search import search
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
-from infinite_scheduler.store.sql.statements import Database, NewRow, Session, Statements, Update
+from infinite_scheduler.store.sql.statements import Database, LookAt, NewRow, Probe, Session, Statements, Update
 from infinite_scheduler.store.sql.tables import SqlApp
+from tests.listing import jobs_in
 
 NOW = 1_794_787_200_000  # 2026-11-16 00:00 UTC: the jobs of a test lie on both sides of midnight
 SMS, MAIL = "sms_retry", "mail"
@@ -610,34 +613,83 @@ class StatementsContract:
         await session.write(body)
         assert [(place, job.key) for place, job in await scan_all_entries(session, scan_of())] == [entry]
 
-    # listings
+    # looks
 
     async def test_jobs_are_listed_in_either_order_a_page_at_a_time(self, session: Session) -> None:
         moments = (NOW - 1, NOW, NOW + 1, NOW + 40 * DAY_MS, NOW + 50 * DAY_MS)
         keys = sorted(await add(session, [new_row(ms, later=n % 2 == 0) for n, ms in enumerate(moments)]))
         for newest_first, wanted in ((False, keys), (True, keys[::-1])):
-            query = Query(newest_first=newest_first)
-            first = keys_of(await session.read(lambda tx, q=query: tx.find_jobs(SMS, q, None, 3)))  # type: ignore[misc]
-            rest = keys_of(
-                await session.read(lambda tx, q=query, last=first[-1]: tx.find_jobs(SMS, q, last, 3))  # type: ignore[misc]
-            )
-            assert first + rest == wanted
+            found: list[bytes] = []
+            cursor: str | None = None
+            while cursor is not None or not found:
+                query = Query(app=SMS, newest_first=newest_first, limit=2, cursor=cursor)
+                page = await session.read(lambda tx, q=query: search(tx, q, NOW))  # type: ignore[misc]
+                found += keys_of(page.records)
+                cursor = page.cursor
+            assert found == wanted
 
-    async def test_jobs_are_listed_by_status_tag_and_moment(self, session: Session) -> None:
-        rows = [new_row(NOW + n, tags=("even", "x") if n % 2 == 0 else ("odd",)) for n in range(-3, 4)]
-        keys = await add(session, rows)
+    async def test_jobs_are_listed_by_status_and_moment(self, session: Session) -> None:
+        keys = await add(session, [new_row(NOW + n) for n in range(-3, 4)])
         await settle(session, keys[:3])
+        await self._lower(session, NOW - 3)
 
         async def find(**wanted: object) -> list[bytes]:
-            query = Query(**wanted)  # type: ignore[arg-type]
-            return keys_of(await session.read(lambda tx: tx.find_jobs(SMS, query, None, 100)))
+            return keys_of(await session.read(lambda tx: jobs_in(tx, SMS, **wanted)))
 
         assert await find(status=Status.DONE) == keys[:3]
         assert await find(status=Status.PENDING, newest_first=True) == keys[:2:-1]
-        assert await find(tag="even") == keys[1::2]
-        assert await find(tag="eve") == []
         assert await find(from_ms=NOW - 1, to_ms=NOW + 1) == keys[2:4]
         assert await find(from_ms=NOW, status=Status.DONE) == []
+
+    async def _lower(self, session: Session, low_ms: int) -> None:
+        """Let everything from this moment on be unsettled."""
+
+        def body(tx: Statements) -> None:
+            shards = tx.lock_shards([Shard(SMS, n) for n in range(4)], exclusive=True)
+            tx.write_shards(msgspec.structs.replace(info, low_ms=low_ms) for info in shards.values())
+
+        await session.write(body)
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    @pytest.mark.parametrize("most", [1, 3, 7, 100])
+    async def test_a_look_goes_through_at_most_so_many_rows_and_says_where_the_rest_is(
+        self, session: Session, newest_first: bool, most: int
+    ) -> None:
+        rows = [new_row(NOW + n * DAY_MS // 4, tags=("t",) if n % 3 == 0 else ()) for n in range(20)]
+        wanted = await add(session, rows)
+        wanted = sorted(wanted[::3], reverse=newest_first)
+        start, end = bytes(16), b"\xff" * 16
+        found: list[bytes] = []
+        while start < end:
+            look = Probe(
+                at=LookAt.ROWS,
+                app=SMS,
+                start=start,
+                end=end,
+                query=Query(tag="t", newest_first=newest_first),
+                most=most,
+                limit=100,
+            )
+            looked = await session.read(lambda tx, look=look: tx.look(look))  # type: ignore[misc]
+            assert looked.rows <= most
+            found += [key for _, key in looked.found]
+            if looked.left is None:
+                break
+            assert looked.left > start if not newest_first else looked.left < end
+            start, end = (start, looked.left) if newest_first else (looked.left, end)
+        assert found == wanted
+
+    async def test_the_smallest_low_of_an_app_is_known(self, session: Session) -> None:
+        await self._lower(session, NOW + 9)
+
+        def body(tx: Statements) -> None:
+            tx.lock_shards([Shard(SMS, 2)], exclusive=True)
+            tx.write_shards([ShardInfo(shard=Shard(SMS, 2), owner=Owner("", 0), line_ms=NOW + 9, low_ms=NOW - 5)])
+
+        await session.write(body)
+        assert await session.read(lambda tx: tx.lows()) == {SMS: NOW - 5, MAIL: NOW}
+        assert await session.read(lambda tx: tx.lows(SMS)) == {SMS: NOW - 5}
+        assert await session.read(lambda tx: tx.lows("nobody")) == {}
 
     # requests and verdicts
 
@@ -746,6 +798,30 @@ class StatementsContract:
             )
         await session.write(lambda tx: tx.add_counts({}, NOW))
         assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 6}, MAIL: {"failed": 3}}
+
+    async def test_an_insert_that_is_repeated_counts_what_it_has_inserted(self, session: Session) -> None:
+        rows = [new_row(NOW - 1), new_row(NOW), new_row(NOW + DAY_MS), new_row(NOW + 40 * DAY_MS, later=True)]
+        for some in (rows[:3], rows[:3], rows):
+            await session.write(lambda tx, some=some: anybody.insert(tx, {Shard(SMS, 0): some}, NOW))  # type: ignore[misc]
+        today = NOW // DAY_MS
+        expected = {SMS: {today - 1: 1, today: 1, today + 1: 1, today + 40: 1}}
+        assert await session.read(lambda tx: tx.read_waiting()) == expected
+        assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"accepted": 4}}
+
+    async def test_what_waits_can_be_counted_and_corrected(self, session: Session) -> None:
+        rows = [new_row(NOW), new_row(NOW), new_row(NOW + DAY_MS), new_row(NOW + 40 * DAY_MS, later=True)]
+        keys = await add(session, rows)
+        await settle(session, keys[:1])
+        today = NOW // DAY_MS
+        await session.write(lambda tx: tx.add_counts({}, NOW, {(SMS, today): 7, (SMS, today - 9): 2, (MAIL, today): 1}))
+        counted, before = await session.read(lambda tx: tx.count_waiting(SMS))
+        assert counted == {today: 1, today + 1: 1, today + 40: 1}
+        assert before == {today: 7, today - 9: 2}
+        deltas = {today: -6, today + 1: 1, today + 40: 1, today - 9: -2}
+        await session.write(lambda tx: tx.correct_waiting(SMS, deltas))
+        assert await session.read(lambda tx: tx.read_waiting()) == {SMS: counted, MAIL: {today: 1}}
+        assert await session.read(lambda tx: tx.read_waiting(MAIL)) == {MAIL: {today: 1}}
+        assert await session.read(lambda tx: tx.read_waiting("nobody")) == {}
 
     async def test_a_node_is_written_replaced_and_deleted(self, session: Session) -> None:
         first = NodeInfo(nonce="n1", node_id="host", apps=frozenset({SMS, MAIL}), started_ms=NOW, beat=1, beat_ms=NOW)

@@ -35,6 +35,7 @@ class SqliteContract(SqlStoreContract):
 
 class TestSqliteInline(SqliteContract):
     inline = True
+    threaded = False
 
 
 class TestSqliteThreaded(SqliteContract):

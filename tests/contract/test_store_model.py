@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
@@ -12,12 +12,27 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from infinite_scheduler.errors import InvalidRequest, Unavailable
-from infinite_scheduler.model import Change, Job, JobSpec, Owner, Priority, Shard, Status, position, shard_of, start_of
+from infinite_scheduler.errors import InvalidRequest, StoreUnavailable, Unavailable
+from infinite_scheduler.model import (
+    DAY_MS,
+    Accepted,
+    Change,
+    Job,
+    JobSpec,
+    Owner,
+    Priority,
+    Shard,
+    Status,
+    position,
+    shard_of,
+    start_of,
+)
 from infinite_scheduler.store.accepting import Decision
 from infinite_scheduler.store.cluster_state import NodeInfo
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Claim, Request, Scan, Settlement, Step
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
+from infinite_scheduler.store.sql.statements import Body, Session
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock
 
@@ -26,6 +41,9 @@ T = TypeVar("T")
 APP = "mail"
 SHARDS = 2
 END_MS = (1 << 48) - 1
+MIDNIGHT_MS = 1_794_787_200_000
+"""2026-11-16 00:00 UTC: jobs are due on both sides of it."""
+
 
 delays = st.sampled_from([0, 1, 2, 3, 5, 8, 8, 20, 86_400_000, 40 * 86_400_000])
 leads = st.sampled_from([1, 4, 9, 9, 30])
@@ -71,6 +89,21 @@ class Memory(msgspec.Struct):
         return min([now_ms, self.line_ms, unread_ms, *(job.due_ms for job in self.held.values())])
 
 
+class Forgetful:
+    """A session that can lose the answer to a commit."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.forgets = False
+
+    async def write(self, body: Body[T]) -> T:
+        result = await self._session.write(body)
+        if self.forgets:
+            self.forgets = False
+            raise StoreUnavailable("the answer was lost")
+        return result
+
+
 class StoreMachine(RuleBasedStateMachine):
     """One node that follows the protocol, or crashes, and callers who do what they like."""
 
@@ -79,9 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.urandom, os.urandom = os.urandom, random.Random(0).randbytes  # the same ids when steps are replayed
         random.seed(0)
         self.loop = asyncio.new_event_loop()
-        self.clock = ManualClock()
+        self.clock = ManualClock(MIDNIGHT_MS - 5)
         self.store = SqlStore(SqliteDatabase(":memory:", inline=True), self.clock)
         self.run(self.store.open())
+        self.door = self.store._door = Forgetful(self.store._door)  # type: ignore[assignment]
         self.run(self.store.register(APP, SHARDS))
         node = NodeInfo(nonce="0123456789abcdef", node_id="n1", apps=frozenset({APP}), started_ms=self.now)
         self.node = self.store.ownership(node, lambda _: None)
@@ -104,17 +138,32 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Callers
 
-    @rule(delays=st.lists(delays, min_size=1, max_size=4), priority=priorities, late_ms=st.sampled_from([0, 0, 0, 50]))
-    def insert(self, delays: list[int], priority: Priority, late_ms: int) -> None:
+    @rule(
+        delays=st.lists(delays, min_size=1, max_size=4),
+        priority=priorities,
+        late_ms=st.sampled_from([0, 0, 0, 50]),
+        lost=st.sampled_from([False, False, False, True]),
+    )
+    def insert(self, delays: list[int], priority: Priority, late_ms: int, lost: bool) -> None:
+        now = self.now
         specs = [
-            JobSpec(app=APP, scheduled_ms=self.now + delay - late_ms, payload=b"{}", priority=priority)
-            for delay in delays
+            JobSpec(app=APP, scheduled_ms=now + delay - late_ms, payload=b"{}", priority=priority) for delay in delays
         ]
-        for spec, accepted in zip(specs, self.run(self.store.add(specs)), strict=True):
-            due_ms = max(self.now, spec.scheduled_ms)
+        self.door.forgets = lost
+        for spec, accepted in zip(specs, self.run(self.added(specs)), strict=True):
+            due_ms = max(now, spec.scheduled_ms)
             assert accepted.due_ms == due_ms
             self.jobs[accepted.key] = Known(accepted.key, Status.PENDING, due_ms)
             self.counts["accepted"] += 1
+
+    async def added(self, specs: list[JobSpec]) -> Sequence[Accepted]:
+        """Accept jobs, with the time that it takes to try again."""
+        adding = self.loop.create_task(self.store.add(specs))
+        while not adding.done():
+            await asyncio.sleep(0)
+            if self.door.forgets is False and not adding.done():
+                self.clock.advance(10)
+        return await adding
 
     @precondition(lambda self: self.jobs)
     @rule(
@@ -405,6 +454,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert (record.status, record.job.due_ms, record.job.attempt) == (job.status, job.due_ms, job.attempt)
         counts = self.run(self.store.survey()).counts.get(APP, {})
         assert {what: n for what, n in counts.items() if n} == {what: n for what, n in self.counts.items() if n}
+
+    @invariant()
+    def what_waits_is_counted_and_listed(self) -> None:
+        pending = sorted((job.place, job.key, job.due_ms) for job in self.jobs.values() if job.pending)
+        waiting = self.run(self.store.ledger().waiting()).get(APP, {})
+        assert waiting == Counter(due_ms // DAY_MS * DAY_MS for _, _, due_ms in pending)
+        found = self.run(self.store.find(Query(app=APP, status=Status.PENDING, limit=len(pending) + 1)))
+        assert [record.job.key for record in found.records] == [key for _, key, _ in pending]
 
 
 TestStoreModel = StoreMachine.TestCase

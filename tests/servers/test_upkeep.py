@@ -13,7 +13,6 @@ import pytest
 
 from infinite_scheduler.errors import StoreBroken, StoreUnavailable
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, position
-from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Upkeep
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.protocol import anybody
@@ -33,6 +32,7 @@ from tests.contract.test_statements import MAIL, NOW, SMS, add, keys_of, new_row
 from tests.integration.sqlite import test_sqlite_upkeep
 from tests.integration.sqlite.sqlite_file import WEEK_MS
 from tests.integration.sqlite.test_sqlite_upkeep import AHEAD, OLD, OLD_TABLE, end, set_low, tables
+from tests.listing import jobs_in
 from tests.servers import stage
 from tests.services.databases import connect, execute, kind_of
 from tests.waiting import until_async
@@ -341,7 +341,7 @@ async def test_tables_are_dropped_while_others_insert_and_settle(
         await end(lane, keys, NOW)
         accepted += 20
     assert len((await round_).dropped) == 5
-    day = await session.read(lambda tx: tx.find_jobs(SMS, Query(status=Status.DONE), None, 100_000))
+    day = await session.read(lambda tx: jobs_in(tx, SMS, status=Status.DONE))
     assert len(day) == accepted
 
 
@@ -456,7 +456,7 @@ async def test_a_transaction_of_a_user_that_stays_open_does_not_hold_up_maintena
     user = connect(url)
     with closing(user), closing(user.cursor()) as cursor:
         cursor.execute("BEGIN")
-        cursor.execute(f"INSERT INTO scheduler_counters VALUES ('{ONCE}open', '{SMS}', 1, 'done', 7)")
+        cursor.execute(f"INSERT INTO scheduler_counters VALUES ('{ONCE}open', '{SMS}', 1, 'done', 7, NULL)")
         began = time.monotonic()
         assert (await maintained(database)).rows_pruned == 1
         assert time.monotonic() - began < 9, "it has waited for a lock, as long as for any"

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from tests.simulation.history import Event
 
+DAY_MS = 86_400_000
+
 FROZEN_MS = 300
 """A process that was frozen between its last lease check and a hand-over makes it this soon after it wakes up."""
 
@@ -409,8 +411,21 @@ class Judge:
                 self._break("never lost", job, how)
             if row["key"] is not None and keys.setdefault((row["app"], row["key"]), job) != job:
                 self._break("an idempotency key makes one job", job, f"key {row['key']} made two jobs")
+        self._check_waiting(tables["jobs"], tables.get("waiting", {}))
         for move in self._moves:
             self._check_asked(move)
+
+    def _check_waiting(self, jobs: Mapping[str, Any], waiting: Mapping[tuple[str, int], int]) -> None:
+        """What the counters say is what a count of all rows says."""
+        counted: dict[tuple[str, int], int] = {}
+        for row in jobs.values():
+            if row["status"] == "pending":
+                place = row["app"], row["due"] // DAY_MS
+                counted[place] = counted.get(place, 0) + 1
+        for place in sorted(counted.keys() | waiting.keys()):
+            if counted.get(place, 0) != waiting.get(place, 0):
+                how = f"{waiting.get(place, 0)} wait for day {place[1]} of {place[0]}, but {counted.get(place, 0)} do"
+                self._break("what waits is counted", "", how)
 
     def _check_asked(self, move: _Move) -> None:
         """Somebody asked for this change, and was not told that nothing is decided."""

@@ -61,8 +61,13 @@ class History:
 
 
 def tables(dump: Mapping[str, Mapping[Any, Any]]) -> dict[str, dict[Any, Any]]:
-    """The tables that matter as plain values."""
-    return {table: {_key(table, key): _row(table, row) for key, row in dump[table].items()} for table in _TABLES}
+    """The tables that matter as plain values, and how many jobs wait for each day by the counters of all processes."""
+    plain = {table: {_key(table, key): _row(table, row) for key, row in dump[table].items()} for table in _TABLES}
+    waiting: dict[Any, int] = {}
+    for (_, app, day), count in dump.get("counts", {}).items():
+        if isinstance(day, int):
+            waiting[app, day] = waiting.get((app, day), 0) + count
+    return {**plain, "waiting": waiting}
 
 
 _TABLES = ("jobs", "entries", "requests", "shards", "nodes")

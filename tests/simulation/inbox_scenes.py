@@ -6,10 +6,10 @@ from contextlib import suppress
 from infinite_scheduler.errors import PositionsMoved
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, new_letter_id
-from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.new_rows import NewRows
 from infinite_scheduler.store.sql.statements import Body, Statements
+from tests.listing import jobs_in
 from tests.simulation.interleave import Stage
 from tests.simulation.scene import APP, LATER, NOW, promise
 
@@ -116,7 +116,7 @@ def kept(stage: Stage) -> DeadLetter:
 
 
 def jobs(stage: Stage) -> int:
-    return len(stage.look(lambda tx: tx.find_jobs(APP, Query(), None, 100)))
+    return len(stage.look(lambda tx: jobs_in(tx, APP)))
 
 
 def next_of(stage: Stage) -> int:

@@ -1,6 +1,7 @@
 """The statements of the store, over the tables of the simulated server."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from types import GeneratorType
@@ -9,13 +10,24 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from greenlet import GreenletExit, getcurrent
 
-from infinite_scheduler.model import Attempt, Job, JobRecord, Owner, Shard, Status
+from infinite_scheduler.model import DAY_MS, Attempt, Job, JobRecord, Owner, Shard, Status
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState, Move, TopicPosition
 from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
-from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, named
-from infinite_scheduler.store.sql.statements import Head, NewRow, Statements, Update
+from infinite_scheduler.store.sql.dialect import TableSize
+from infinite_scheduler.store.sql.job_rows import after
+from infinite_scheduler.store.sql.statements import (
+    DueCount,
+    DueCounted,
+    Head,
+    LookAt,
+    NewRow,
+    Probe,
+    Probed,
+    Statements,
+    Update,
+)
 from infinite_scheduler.store.sql.tables import SqlApp
 from tests.simulation.server import Transaction, Work
 
@@ -102,9 +114,12 @@ class SimStatements(Statements):
             yield from self.transaction.put("shards", row.shard, row)
 
     @writes
-    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Work[None]:
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Work[Collection[bytes]]:
+        known: list[bytes] = []
         for row in rows:
-            yield from self.transaction.insert("jobs", (app, row.key), record_of(app, row))
+            new = yield from self.transaction.insert("jobs", (app, row.key), record_of(app, row))
+            known += [] if new else [row.key]
+        return known
 
     @reads
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
@@ -180,15 +195,53 @@ class SimStatements(Statements):
             yield from self.transaction.change("entries", (app, at, key), gone)
 
     @reads
-    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
-        rows = sorted(
-            (record for (of, _), record in self.transaction.rows("jobs").items() if of == app),
-            key=lambda record: record.job.key,
-            reverse=query.newest_first,
-        )
-        if after is not None:
-            rows = [r for r in rows if (r.job.key < after if query.newest_first else r.job.key > after)]
-        return [fresh(record) for record in rows if listed(query, record)][:limit]
+    def look(self, probe: Probe) -> Probed:
+        newest_first = probe.query.newest_first
+        places = sorted(self._places(probe), reverse=newest_first)
+        some = places[: probe.most]
+        found = [
+            (place, key) for place, key in some if sought(probe, place, self.transaction.get("jobs", (probe.app, key)))
+        ]
+        left = None if len(some) == len(places) else (some[-1][0] if newest_first else after(some[-1][0]))
+        return Probed(found=list(dict.fromkeys(found)), rows=len(some), left=left)
+
+    def _places(self, probe: Probe) -> list[tuple[bytes, bytes]]:
+        match probe.at:
+            case LookAt.ROWS:
+                rows = self.transaction.between("jobs", probe.app, probe.start, probe.end)
+                return [(key, key) for _, key in rows]
+            case LookAt.LATER:
+                return []
+            case LookAt.MOVED:
+                return [
+                    (at, key) for _, at, key in self.transaction.between("entries", probe.app, probe.start, probe.end)
+                ]
+            case LookAt.ENDED:
+                keys = [key for app, key, _ in self.transaction.rows("attempts") if app == probe.app]
+                return [(key, key) for key in keys if probe.start <= key < probe.end]
+
+    @reads
+    def count_due(self, wanted: DueCount) -> DueCounted:
+        dues = [
+            record.job.due_ms
+            for (app, _), record in self.transaction.rows("jobs").items()
+            if app == wanted.app and wanted.at is LookAt.ROWS and record.status is Status.PENDING
+        ]
+        inside = [due_ms - wanted.start_ms for due_ms in dues if wanted.start_ms <= due_ms < wanted.end_ms]
+        units = Counter(after_ms // wanted.unit_ms for after_ms in inside)
+        return DueCounted(units=units, rows=len(dues), to_ms=wanted.end_ms)
+
+    @reads
+    def table_sizes(self) -> Sequence[TableSize]:
+        return []
+
+    @reads
+    def lows(self, app: str | None = None) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for row in self.transaction.rows("shards").values():
+            if app in (None, row.shard.app):
+                found[row.shard.app] = min(row.low_ms, found.get(row.shard.app, row.low_ms))
+        return found
 
     @writes
     def insert_requests(self, requests: Iterable[Request]) -> Work[None]:
@@ -239,7 +292,9 @@ class SimStatements(Statements):
         return {key: holder for key, holder in found.items() if holder is not None}
 
     @writes
-    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> Work[None]:
+    def write_attempts(
+        self, app: str, attempts: Iterable[tuple[bytes, Attempt]], ended: Mapping[bytes, Status] | None = None
+    ) -> Work[None]:
         for key, attempt in attempts:
             yield from self.transaction.put("attempts", (app, key, attempt.attempt), attempt)
 
@@ -267,20 +322,59 @@ class SimStatements(Statements):
             yield from self.transaction.change("marks", (shard, key), gone)
 
     @writes
-    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> Work[None]:
+    def add_counts(
+        self,
+        deltas: Mapping[tuple[str, str], int],
+        now_ms: int,
+        waiting: Mapping[tuple[str, int], int] | None = None,
+    ) -> Work[None]:
+        process = self.transaction.process.name
         for (app, what), delta in sorted(deltas.items()):
-            place = (self.transaction.process.name, app, what)
-            yield from self.transaction.lock(("counts", place), exclusive=True)
-            count = self.transaction.get("counts", place) or 0
-            yield from self.transaction.put("counts", place, count + delta)
+            yield from self._count((process, app, what), delta)
+        for (app, day), delta in sorted((waiting or {}).items()):
+            yield from self._count((process, app, day), delta)
+
+    def _count(self, place: tuple[str, str, str | int], delta: int) -> Work[None]:
+        """Add to a counter: of what happened, or of what waits for a day."""
+        yield from self.transaction.lock(("counts", place), exclusive=True)
+        count = self.transaction.get("counts", place) or 0
+        yield from self.transaction.put("counts", place, count + delta)
 
     @reads
     def read_counts(self) -> Mapping[str, Mapping[str, int]]:
         counts: dict[str, dict[str, int]] = {}
         for (_, app, what), count in self.transaction.rows("counts").items():
-            of_app = counts.setdefault(app, {})
-            of_app[what] = of_app.get(what, 0) + count
+            if isinstance(what, str):
+                of_app = counts.setdefault(app, {})
+                of_app[what] = of_app.get(what, 0) + count
         return counts
+
+    def _waiting(self) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for (_, app, day), count in self.transaction.rows("counts").items():
+            if isinstance(day, int):
+                of_app = found.setdefault(app, {})
+                of_app[day] = of_app.get(day, 0) + count
+        return found
+
+    @reads
+    def read_waiting(self, app: str | None = None) -> Mapping[str, Mapping[int, int]]:
+        found = {name: {day: n for day, n in days.items() if n} for name, days in self._waiting().items()}
+        return {name: days for name, days in found.items() if days and app in (None, name)}
+
+    @reads
+    def count_waiting(self, app: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        counted: dict[int, int] = {}
+        for (of, _), record in self.transaction.rows("jobs").items():
+            if of == app and record.status is Status.PENDING:
+                day = record.job.due_ms // DAY_MS
+                counted[day] = counted.get(day, 0) + 1
+        return counted, self._waiting().get(app, {})
+
+    @writes
+    def correct_waiting(self, app: str, deltas: Mapping[int, int]) -> Work[None]:
+        for day, delta in sorted(deltas.items()):
+            yield from self._count(("", app, day), delta)
 
     @reads
     def read_apps(self) -> Sequence[SqlApp]:
@@ -484,13 +578,17 @@ def wanted(scan: Scan, job: Job) -> bool:
     return job.shard in scan.shards and scan.priority in (None, job.priority)
 
 
-def listed(query: Query, record: JobRecord) -> bool:
-    due_ms = int.from_bytes(record.job.key[:6], "big")
+def sought(probe: Probe, place: bytes, record: JobRecord | None) -> bool:
+    query = probe.query
+    if record is None or (query.status is Status.PENDING and record.job.position != place):
+        return False
+    job = record.job
     return (
         query.status in (None, record.status)
-        and (query.tag is None or query.tag in record.job.tags)
-        and (query.from_ms is None or due_ms >= query.from_ms)
-        and (query.to_ms is None or due_ms < query.to_ms)
+        and (query.tag is None or query.tag in job.tags)
+        and (query.job_name, query.group, query.request_id)
+        == (query.job_name and job.job_name, query.group and job.group, query.request_id and job.request_id)
+        and (query.error is None or query.error in (record.error or ""))
     )
 
 

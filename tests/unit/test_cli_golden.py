@@ -38,6 +38,7 @@ from infinite_scheduler.model import (
 )
 from infinite_scheduler.store.cluster_state import AppInfo, HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Source, TopicPosition
+from infinite_scheduler.store.ledger import Recount
 from infinite_scheduler.store.looking import Found, Survey
 from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.testing import ManualClock
@@ -214,9 +215,14 @@ class FakeClient:
     def __init__(self, records: Sequence[JobRecord] = (), survey: Survey = FULL, letters: Sequence[DeadLetter] = ()):
         self._records, self._survey = records, survey
         self.inbox = FakeInbox(letters)
+        self.ledger = self
+
+    async def recount(self, app: str) -> Recount:
+        return Recount(app=app, before=12_345, counted=12_345 if app == "sms" else 12_400)
 
     async def find(self, **_: object) -> Found:
-        return Found(records=self._records, cursor=self._records[-1].id if len(self._records) > 1 else None)
+        more = len(self._records) > 1
+        return Found(records=self._records, cursor="next" if more else None, searched_to_ms=NOW if more else None)
 
     async def get(self, job_id: str) -> JobRecord:
         del job_id
@@ -326,6 +332,8 @@ COMMANDS: Mapping[str, tuple[FakeClient, Command]] = {
     "apps list, held back": (FakeClient(survey=HELD_BACK), cluster.list_apps),
     "apps pause": (FakeClient(), lambda s: cluster.pause_app(s, "sms")),
     "apps resume": (FakeClient(), lambda s: cluster.resume_app(s, "sms")),
+    "apps recount": (FakeClient(), lambda s: cluster.recount_app(s, "sms")),
+    "apps recount, wrong": (FakeClient(), lambda s: cluster.recount_app(s, "mail")),
     "dlq list": (FakeClient(letters=LETTERS), letters_listed),
     "dlq list, none": (FakeClient(), letters_listed),
     "dlq show": (FakeClient(letters=LETTERS), lambda s: dlq.show_letter(s, LETTER.id)),

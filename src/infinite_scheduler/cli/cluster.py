@@ -168,3 +168,14 @@ async def _print_pause(session: StoreSession, app: str, what: str) -> None:
         session.out.record(PauseView(app=app, paused=what == "paused"))
     else:
         session.out.say(f"{what} {app}; nodes follow within a heartbeat")
+
+
+async def recount_app(session: StoreSession, app: str) -> None:
+    """Count anew how many jobs of an app wait."""
+    again = await session.client.ledger.recount(app)
+    if session.out.as_json:
+        session.out.record(again)
+    elif again.before == again.counted:
+        session.out.say(f"{again.counted:,} jobs of {app} wait, as the counter said")
+    else:
+        session.out.say(f"{again.counted:,} jobs of {app} wait; the counter said {again.before:,}, and is corrected")

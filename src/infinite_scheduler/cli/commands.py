@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 jobs = typer.Typer(help="Look at jobs, and change waiting ones.")
-apps = typer.Typer(help="Look at apps, pause and resume them.")
+apps = typer.Typer(help="Look at apps, pause and resume them, count their jobs.")
 nodes = typer.Typer(help="Look at nodes, drain and resume them.")
 app.add_typer(jobs, name="jobs")
 app.add_typer(apps, name="apps")
@@ -232,23 +232,40 @@ def jobs_list(
         ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs accepted for this time or later.")
+        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs of this time or later.")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs accepted for a time before this.")
-    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs of a time before this.")] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only jobs with this tag.")] = None,
+    job_name: Annotated[str | None, typer.Option("--name", help="Only jobs with this name.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Only jobs of this group.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="Only jobs of this request.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only the job with this idempotency key.")] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TEXT", help="Only jobs whose last error contains this text.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="JOB", help="Continue after this job, the last one of a list.")
+        str | None, typer.Option("--cursor", help="Continue where a list with the same options ended, as it said.")
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The latest times first.")] = False,
 ) -> int:
-    """List jobs in the order of the times for which they were accepted."""
+    """List jobs: pending ones by the time at which they are due, others by the one for which they were accepted."""
     from infinite_scheduler.cli.jobs import list_jobs
     from infinite_scheduler.cli.store_session import ask
 
-    filters = {"app": name, "status": status, "start": start, "end": end, "tag": tag, "newest_first": newest}
+    filters = {
+        "app": name,
+        "status": status,
+        "start": start,
+        "end": end,
+        "tag": tag,
+        "job_name": job_name,
+        "group": group,
+        "request_id": request_id,
+        "idempotency_key": key,
+        "error": error,
+        "newest_first": newest,
+    }
     return ask(options, lambda session: list_jobs(session, filters, limit, cursor))
 
 
@@ -335,6 +352,16 @@ def apps_resume(options: SharedOptions, name: AppArgument) -> int:
     from infinite_scheduler.cli.store_session import Intent, ask
 
     return ask(options, lambda session: resume_app(session, name), Intent.ADD, app=name)
+
+
+@apps.command("recount")
+@with_options
+def apps_recount(options: SharedOptions, name: AppArgument) -> int:
+    """Count anew how many jobs of an app wait, and correct the counter. Nothing else waits for it."""
+    from infinite_scheduler.cli.cluster import recount_app
+    from infinite_scheduler.cli.store_session import Intent, ask
+
+    return ask(options, lambda session: recount_app(session, name), Intent.CHANGE)
 
 
 @nodes.command("list")

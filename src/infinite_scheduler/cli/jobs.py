@@ -8,32 +8,41 @@ from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import JobRecord
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_view
-from infinite_scheduler.views.times import ms_of, relative, when
+from infinite_scheduler.views.times import iso, ms_of, relative, when
 
 PAGE = 1000
 """How many jobs are read at a time, so that a long list needs little memory."""
+
+QUIET_MS = 2000
+"""How long to look without a word."""
 
 
 async def list_jobs(session: StoreSession, filters: Mapping[str, Any], limit: int, cursor: str | None) -> None:
     """Print up to `limit` jobs; as JSON, a long list is printed while it is read."""
     rows: list[JobView] = []
-    left = limit
+    left, said_ms = limit, session.now_ms
+    searched_to_ms: int | None = None
     while left:
         found = await session.client.find(**filters, limit=min(left, PAGE), cursor=cursor)
         left -= len(found.records)
-        cursor = found.cursor
+        cursor, searched_to_ms = found.cursor, found.searched_to_ms
         for record in found.records:
             if session.out.as_json:
                 session.out.record(job_view(record))
             else:
                 rows.append(job_view(record))
-        if cursor is None:
+        if cursor is None or searched_to_ms is None:
             break
+        if session.now_ms - said_ms >= QUIET_MS:
+            said_ms = session.now_ms
+            session.out.note(f"looked up to {iso(searched_to_ms)}, and goes on")
     if not session.out.as_json:
-        _print_list(session, rows, cursor)
+        _print_list(session, rows)
+    if cursor is not None and searched_to_ms is not None:
+        session.out.note(f"looked up to {iso(searched_to_ms)}; there are more: --cursor {cursor}")
 
 
-def _print_list(session: StoreSession, jobs: list[JobView], cursor: str | None) -> None:
+def _print_list(session: StoreSession, jobs: list[JobView]) -> None:
     if not jobs:
         session.out.note("no jobs match")
         return
@@ -57,8 +66,6 @@ def _print_list(session: StoreSession, jobs: list[JobView], cursor: str | None) 
         whole=("job", "status", "due", "when"),
         spare=("tags", "name", "priority", "attempt", "due", "app"),
     )
-    if cursor is not None:
-        session.out.note(f"there are more: --cursor {cursor}")
 
 
 async def show_job(session: StoreSession, job_id: str) -> None:

@@ -10,23 +10,35 @@ from infinite_scheduler.store.cluster_state import View
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list, in the order of their ids; the range is of the moment in the id."""
+    """Which jobs to list. Their order, and the range [from_ms, to_ms), are those of one moment of each job.
+
+    For pending jobs that is the moment at which they are due now, for all others the one for which they were accepted,
+    as in the id. Newest first, jobs that are done or cancelled and whose moment is still to come follow at the end.
+    """
 
     app: str | None = None
     status: Status | None = None
     from_ms: int | None = None
     to_ms: int | None = None
     tag: str | None = None
+    job_name: str | None = None
+    group: str | None = None
+    request_id: str | None = None
+    idempotency_key: str | None = None  # found for as long as the key is remembered
+    error: str | None = None  # a part of the last error
     newest_first: bool = False
     limit: int = 100
-    cursor: str | None = None
+    most: int | None = None  # rows that one call may look at; None: as many as it takes
+    room: int | None = None  # bytes of payload after which no more jobs are read, but at least one; None: any number
+    cursor: str | None = None  # of the page before, in the same list
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a listing; `cursor` asks for the next."""
+    """One page of a list; `cursor` asks for the next, and may be there although no job was found."""
 
     records: Sequence[JobRecord]
     cursor: str | None
+    searched_to_ms: int | None = None  # up to this moment all was looked at; None: there is nothing more in any range
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +59,7 @@ class Looking(ABC):
 
     @abstractmethod
     async def find(self, query: Query) -> Found:
-        """List jobs, a page at a time."""
+        """List jobs, a page at a time. Raises InvalidRequest for a cursor that is not of this list."""
 
     @abstractmethod
     async def survey(self) -> Survey:

@@ -13,13 +13,13 @@ import pytest
 
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import StoreBroken, StoreMismatch, StoreUnavailable
-from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.sqlite_errors import in_doubt
 from infinite_scheduler.store.sql.statements import Session, Statements
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import BOUND_S, opened, registered, said
+from tests.listing import jobs_in
 
 
 class TestErrors:
@@ -102,7 +102,7 @@ asyncio.run(main())
         with pytest.raises(StoreBroken, match="no space left"):
             await add(session, [new_row(NOW + n, payload=b'"' + b"x" * 2000 + b'"') for n in range(200)])
         await session.read(limit(1_000_000))
-        assert len(await session.read(lambda tx: tx.find_jobs(SMS, Query(), None, 1000))) == 1
+        assert len(await session.read(lambda tx: jobs_in(tx, SMS))) == 1
         await add(session, [new_row()])
 
     async def test_a_file_that_may_not_grow_fails_cleanly_and_works_on_after(
@@ -123,7 +123,7 @@ async def main():
         print(type(error).__name__, flush=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     (more,) = await add(session, [new_row(NOW + 1)])
-    found = await session.read(lambda tx: tx.find_jobs(SMS, Query(), None, 5000))
+    found = await session.read(lambda tx: jobs_in(tx, SMS))
     print([record.job.key for record in found] == [key, more], flush=True)
     await database.close()
 asyncio.run(main())

@@ -11,13 +11,13 @@ import pytest
 
 from infinite_scheduler.model import DAY_MS, Owner, Shard
 from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
-from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.sqlite import file_lock
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.liveness import LockFolder
 from infinite_scheduler.store.sql.statements import Session
 from tests.contract.test_statements import NOW, SMS, add, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import maintained, opened, registered, said
+from tests.listing import jobs_in
 
 
 class TestProcesses:
@@ -45,7 +45,7 @@ asyncio.run(main())
             process.stdin.flush()
         assert [said(process) for process in processes] == ["done"] * 5
         database = await opened(path)
-        found = await database.session("reader").read(lambda tx: tx.find_jobs(SMS, Query(), None, 1000))
+        found = await database.session("reader").read(lambda tx: jobs_in(tx, SMS))
         assert len(found) == 50
         await database.close()
 
@@ -101,7 +101,7 @@ asyncio.run(main())
         process.wait()
         session = database.session("door")
         await add(session, [new_row(NOW + DAY_MS)])  # the lock went with the process
-        found = await session.read(lambda tx: tx.find_jobs(SMS, Query(to_ms=NOW + DAY_MS), None, 10_000))
+        found = await session.read(lambda tx: jobs_in(tx, SMS, to_ms=NOW + DAY_MS))
         assert keys_of(found) == [kept]
         await database.close()
 

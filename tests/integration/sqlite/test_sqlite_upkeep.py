@@ -15,11 +15,13 @@ from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
-from infinite_scheduler.store.sql.statements import Session, Statements
+from infinite_scheduler.store.sql.statements import Body, Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, moved_table
 from infinite_scheduler.store.sql.upkeep_rows import FIRST
 from tests.contract.test_statements import MAIL, NOW, SMS, add, finished, keys_of, new_row
 from tests.integration.sqlite.sqlite_file import WEEK_MS, maintained, opened
+
+HOUR_MS = 3_600_000
 
 
 async def set_low(session: Session, low_ms: int, shards: Sequence[int] = range(4)) -> None:
@@ -232,6 +234,32 @@ class TestUpkeep:
         assert await session.read(lambda tx: tx.read_counts()) == {SMS: {"done": 60}}
         shell = sqlite3.connect(path)
         assert shell.execute("SELECT COUNT(*) FROM scheduler_counters").fetchone() == (4,)
+        shell.close()
+
+    async def test_counters_of_what_waits_are_added_up_by_their_age_and_go_when_all_is_settled(
+        self, database: SqliteDatabase, session: Session, path: Path
+    ) -> None:
+        other = await opened(path)
+        day = NOW // DAY_MS
+
+        def counted(deltas: dict[int, int], ms: int) -> Body[None]:
+            return lambda tx: tx.add_counts({}, ms, {(SMS, day + ahead): n for ahead, n in deltas.items()})
+
+        await other.session("door").write(counted({0: 5, 9: 5, -30: 5}, NOW - 2 * HOUR_MS))
+        await session.write(counted({0: -5, 9: -1, -30: -4}, NOW - 1000))
+        await other.close()
+        rows = "SELECT process = '' AS folded, day, n FROM scheduler_counters ORDER BY folded, day"
+        shell = sqlite3.connect(path)
+        for _ in range(2):
+            await maintained(database)
+            assert shell.execute(rows).fetchall() == [
+                (0, day - 30, -4), (0, day, -5), (0, day + 9, -1), (1, day - 30, 5), (1, day, 5), (1, day + 9, 5)
+            ], "what was written lately stays"  # fmt: skip
+        await session.write(counted({0: 0, 9: -1}, NOW))
+        for _ in range(2):
+            await maintained(database, NOW + 2 * HOUR_MS)
+        assert shell.execute(rows).fetchall() == [(1, day - 30, 1), (1, day + 9, 3)]
+        assert await session.read(lambda tx: tx.read_waiting()) == {SMS: {day - 30: 1, day + 9: 3}}
         shell.close()
 
     async def test_a_node_that_is_long_gone_is_forgotten_once_it_owns_nothing(

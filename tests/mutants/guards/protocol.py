@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "jobs are not counted when they are accepted",
         ANYBODY,
-        "    count_accepted(tx, fresh, now_ms)\n    return Inserted(repeats=repeats, woken=frozenset(q.shard",
+        "    count_accepted(tx, new, now_ms)\n    return Inserted(repeats=repeats, woken=frozenset(q.shard",
         "    return Inserted(repeats=repeats, woken=frozenset(q.shard",
         contract("count"),
     ),

@@ -10,7 +10,7 @@ import msgspec
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
-from infinite_scheduler.store.sql.rows import Rows
+from infinite_scheduler.store.sql.rows import Rows, where
 from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table
 
@@ -53,6 +53,10 @@ class ClusterRows(Rows):
 
     def read_shards(self) -> Sequence[ShardInfo]:
         return [_shard(row) for row in self._select(f"{SHARDS} ORDER BY app, shard")]
+
+    def lows(self, app: str | None = None) -> Mapping[str, int]:
+        condition, values = where({"app = ?": app})
+        return dict(self._select(f"SELECT app, MIN(low_ms) FROM scheduler_shards{condition} GROUP BY app", values))
 
     def write_shards(self, rows: Iterable[ShardInfo]) -> None:
         self._run_many(

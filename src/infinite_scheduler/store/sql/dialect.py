@@ -4,10 +4,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from infinite_scheduler.model import Shard
 
@@ -23,6 +24,16 @@ COMPARE_AND_SET: Final = (
 
 COUNTED: Final = 100_000
 """Idempotency keys are counted exactly up to this many, in some 10 ms; there may be hundreds of millions."""
+
+
+class TableSize(NamedTuple):
+    """What the database's catalogue says of a table; None: nothing."""
+
+    name: str
+    rows: int | None = None
+    data_bytes: int | None = None
+    index_bytes: int | None = None
+    created_ms: int | None = None
 
 
 class Blob(bytes):
@@ -101,11 +112,22 @@ class Dialect(ABC):
     by_key: str = ""
     """Makes the database use the primary key, even if it would rather read a small table from end to end."""
 
+    def using(self, index: str) -> str:
+        """Makes the database use this index."""
+        del index
+        return ""
+
     newest: str = ""
     """Makes a SELECT see all that is committed, in a transaction of the user's own that has an older snapshot."""
 
     tables_in_transactions: bool = True
     """May a transaction that writes jobs create the tables it needs? Otherwise they are created outside it."""
+
+    most_selects: int = 10_000
+    """SELECTs that one statement can join by UNION ALL."""
+
+    whole: str = "/"
+    """Divides whole numbers without a rest."""
 
     indexes_in_tables: bool = False
     """Are indexes part of the statement that creates their table?"""
@@ -117,6 +139,11 @@ class Dialect(ABC):
     def add_column(self, table: str, column: str, kind: str) -> Iterator[str]:
         """Add a column; if that is not part of a transaction, nothing must happen if the column is there."""
         yield f"ALTER TABLE {table} ADD COLUMN {column} {self.types[kind]}"
+
+    def add_index(self, table: str, name: str, columns: str) -> Iterator[str]:
+        """Add an index over columns, the second of which is empty in most rows."""
+        some = columns.split(", ")[1]
+        yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns}) WHERE {some} IS NOT NULL"
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         """Insert one row, or nothing if `ignore` and its key exists."""
@@ -132,9 +159,9 @@ class Dialect(ABC):
         )
         return f"{self.insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
 
-    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        """Insert many rows with new keys in the driver's fastest way, which may refuse a repeat."""
-        self.insert_many(cursor, table, columns, rows)
+    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        """Insert many rows with new keys in the driver's fastest way, which may refuse a repeat. Returns how many."""
+        return self.insert_many(cursor, table, columns, rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """Insert or ignore many rows in the driver's fastest way. Returns how many were inserted."""
@@ -177,6 +204,15 @@ class Dialect(ABC):
     @abstractmethod
     def has_tag(self) -> str:
         """A condition: the JSON list in `tags` contains the parameter."""
+
+    @abstractmethod
+    def contains(self, column: str) -> str:
+        """A condition: the text in a column contains the parameter, exactly as it is written."""
+
+    def by_index(self, cursor: Cursor) -> AbstractContextManager[object]:
+        """Within it, SELECTs with an order read rows by the index, if they are not part of a transaction."""
+        del cursor
+        return nullcontext()
 
     def run_many(self, cursor: Cursor, statement: str, rows: Sequence[Row]) -> int:
         """Run a statement for each row. Returns how many rows of the table it changed."""
@@ -225,6 +261,10 @@ class Dialect(ABC):
     @abstractmethod
     def tables(self, cursor: Cursor) -> frozenset[str]:
         """The names of all tables."""
+
+    @abstractmethod
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        """All tables, with what the catalogue says of them."""
 
     @abstractmethod
     def tables_version(self, cursor: Cursor) -> object:

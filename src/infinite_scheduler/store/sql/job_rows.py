@@ -1,4 +1,4 @@
-"""Statements on the rows of jobs: insert, read, compare and set, list."""
+"""Statements on the rows of jobs: insert, read, compare and set."""
 
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.model import Job, JobRecord, Status, start_of
-from infinite_scheduler.store.looking import Query
+from infinite_scheduler.model import Job, JobRecord, Status
 from infinite_scheduler.store.sql.dialect import COMPARE_AND_SET, placeholders
 from infinite_scheduler.store.sql.rows import Rows, RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.statements import Head, NewRow, Update
@@ -48,12 +47,20 @@ class JobRows(Rows):
         """The columns that `records_of` takes."""
         return f"{self._job_columns}, status, finished_ms, error, idempotency_key"
 
-    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
-        insert = self._dialect.insert_many if self._row_by_row else self._dialect.insert_new
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Collection[bytes]:
         groups = by_table(app, self._span(app), rows, _key_of)
         self._make_job_tables(table for table, _ in groups)
-        for table, group in groups:
-            insert(self._cursor, table, INSERTED, [_inserted(row) for row in group])
+        insert = self._dialect.insert_many if self._row_by_row else self._dialect.insert_new
+        known = self._known(app, rows) if self._row_by_row else frozenset()
+        count = sum(insert(self._cursor, table, INSERTED, [_inserted(row) for row in group]) for table, group in groups)
+        if count != len(rows) - len(known):
+            self._row_by_row = True  # which of them existed is not known
+            raise RunAgain
+        return known
+
+    def _known(self, app: str, rows: Sequence[NewRow]) -> frozenset[bytes]:
+        """The keys of these rows that exist already: an earlier try of this insert was committed, but not answered."""
+        return frozenset(row[0] for row in self._read_by_key(app, [row.key for row in rows], "id", ""))
 
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
         return records_of(app, self._read_by_key(app, keys, self._record_columns, ""))
@@ -65,7 +72,9 @@ class JobRows(Rows):
             for key, due_ms, attempt, word, size in self._read_by_key(app, keys, columns, "")
         ]
 
-    def _read_by_key(self, app: str, keys: Collection[bytes], columns: str, condition: str) -> list[Any]:
+    def _read_by_key(
+        self, app: str, keys: Collection[bytes], columns: str, condition: str, values: Sequence[Any] = ()
+    ) -> list[Any]:
         found: list[Any] = []
         for table, group in by_table(app, self._span(app), keys, bytes):
             if not self._has(table):
@@ -74,7 +83,7 @@ class JobRows(Rows):
                 some = padded(chunk)
                 these = placeholders(len(some))
                 text = f"SELECT {columns} FROM {table}{self._dialect.by_key} WHERE id IN ({these}){condition}"
-                found += self._select(text, some)
+                found += self._select(text, [*some, *values])
         return found
 
     def update_jobs(self, app: str, updates: Sequence[Update]) -> Collection[bytes]:
@@ -92,34 +101,6 @@ class JobRows(Rows):
 
     def _update_one(self, table: str, update: Update) -> bool:
         return self._run(COMPARE_AND_SET.format(table=table), _set(update)) == 1
-
-    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
-        start, end = _range(query, after)
-        span = self._span(app)
-        periods = [period for period in self._periods(app) if span.period(start) <= period <= span.period(end)]
-        found: list[Any] = []
-        for period in reversed(periods) if query.newest_first else periods:
-            if len(found) < limit:
-                found += self._find_in(span.table(app, period), query, (start, end), limit - len(found))
-        if self._has(later_table(app)):
-            found += self._find_in(later_table(app), query, (start, end), limit)
-        found.sort(key=_first, reverse=query.newest_first)
-        return records_of(app, found[:limit])
-
-    def _find_in(self, table: str, query: Query, span: tuple[bytes, bytes], limit: int) -> list[Any]:
-        conditions, parameters = ["id >= ?", "id < ?"], [*span]
-        filters: list[Any] = []
-        if query.status is not None:
-            conditions.append("status = ?")
-            filters.append(WORDS[query.status])
-        if query.tag is not None:
-            conditions.append(self._dialect.has_tag())
-            filters.append(query.tag)
-        order = "DESC" if query.newest_first else "ASC"
-        return self._select(
-            f"SELECT {self._record_columns} FROM {table} WHERE {' AND '.join(conditions)} ORDER BY id {order} LIMIT ?",
-            [*parameters, *filters, limit],
-        )
 
 
 def by_table(
@@ -212,17 +193,3 @@ def _set(update: Update) -> tuple[Any, ...]:
         update.was_attempt,
         update.was_due_ms,
     )
-
-
-def _range(query: Query, last: bytes | None) -> tuple[bytes, bytes]:
-    """The keys to list: [start, end)."""
-    start = start_of(query.from_ms or 0)
-    end = b"\xff" * 16 if query.to_ms is None else start_of(query.to_ms)
-    if last is None:
-        return start, end
-    return (start, min(end, last)) if query.newest_first else (max(start, after(last)), end)
-
-
-def _first(row: Sequence[Any]) -> bytes:
-    key: bytes = row[0]
-    return key

@@ -5,16 +5,19 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard
+from infinite_scheduler.model import DAY_MS, Attempt, Change, Shard, Status
 from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, placeholders
 from infinite_scheduler.store.sql.inbox_rows import InboxRows
+from infinite_scheduler.store.sql.job_rows import PENDING, WORDS
 from infinite_scheduler.store.sql.ledger_rows import LedgerRows
-from infinite_scheduler.store.sql.rows import in_chunks, padded
+from infinite_scheduler.store.sql.looks import Looks
+from infinite_scheduler.store.sql.rows import in_chunks, padded, where
 from infinite_scheduler.store.sql.scans import Scans
 from infinite_scheduler.store.sql.schema import KEYS_TABLE
 from infinite_scheduler.store.sql.statements import NewRow
+from infinite_scheduler.store.sql.tables import later_table
 
 REQUEST: Final = ("id", "app", "shard", "wish", "job_ids", "due_ms")
 VERDICT: Final = ("request", "granted", "at_ms")
@@ -22,6 +25,11 @@ KEY: Final = ("app", "idempotency_key", "id", "digest", "created_ms")
 ATTEMPT: Final = ("id", "attempt", "app", "started_ms", "finished_ms", "node", "error")
 MARK: Final = ("app", "shard", "id", "size")
 COUNTER: Final = ("process", "app", "day", "what", "n")
+WAITING: Final = "waiting"
+"""The counter whose day is the one on which jobs are due; all others are of the day on which something happened."""
+
+FOLDED: Final = ""
+"""The process name under which the counters of all others are added up."""
 
 KEY_BYTES: Final = 16
 
@@ -39,7 +47,7 @@ ONCE: Final = "once-"
 """The prefix of process names whose counters are written once: they can be folded at any time."""
 
 
-class SqlStatements(Scans, ClusterRows, InboxRows, LedgerRows):
+class SqlStatements(Scans, Looks, ClusterRows, InboxRows, LedgerRows):
     """All statements: jobs, cluster, inbox and ledger from the base classes, here those between doors and owners."""
 
     def insert_requests(self, requests: Iterable[Request]) -> None:
@@ -125,10 +133,16 @@ class SqlStatements(Scans, ClusterRows, InboxRows, LedgerRows):
             found.update((key, (id_, digest)) for key, id_, digest in self._select(text, [app, *some]))
         return found
 
-    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
+    def write_attempts(
+        self, app: str, attempts: Iterable[tuple[bytes, Attempt]], ended: Mapping[bytes, Status] | None = None
+    ) -> None:
+        words = {key: WORDS[status] for key, status in ended.items()} if ended else {}
         self._run_many(
-            self._dialect.upsert("scheduler_attempts", ATTEMPT, ("id", "attempt")),
-            [(key, a.attempt, app, a.started_ms, a.finished_ms, a.node, a.error) for key, a in attempts],
+            self._dialect.upsert("scheduler_attempts", (*ATTEMPT, "ended"), ("id", "attempt")),
+            [
+                (key, a.attempt, app, a.started_ms, a.finished_ms, a.node, a.error, words.get(key))
+                for key, a in attempts
+            ],
         )
 
     def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
@@ -160,18 +174,65 @@ class SqlStatements(Scans, ClusterRows, InboxRows, LedgerRows):
             "scheduler_marks", ("app", "shard", "id"), ((shard.app, shard.number, key) for shard, key in keys)
         )
 
-    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
+    def add_counts(
+        self,
+        deltas: Mapping[tuple[str, str], int],
+        now_ms: int,
+        waiting: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
         day = now_ms // DAY_MS
-        self._run_many(
-            self._dialect.upsert("scheduler_counters", COUNTER, COUNTER[:4], add=("n",)),
-            [(self._process, app, day, what, n) for (app, what), n in sorted(deltas.items()) if n],
-        )
+        rows = [(self._process, app, day, what, n, now_ms) for (app, what), n in deltas.items() if n]
+        if waiting:
+            rows += [(self._process, app, due, WAITING, n, now_ms) for (app, due), n in waiting.items() if n]
+        self._add_to_counters(sorted(rows))
+
+    def _add_to_counters(self, rows: Sequence[tuple[str, str, int, str, int, int | None]]) -> None:
+        """Add to counters: (process, app, day, what, how many, and when, unless they are folded)."""
+        self._run_many(self._dialect.upsert("scheduler_counters", (*COUNTER, "at_ms"), COUNTER[:4], add=("n",)), rows)
 
     def read_counts(self) -> Mapping[str, Mapping[str, int]]:
         counts: dict[str, dict[str, int]] = {}
-        for app, what, n in self._select("SELECT app, what, SUM(n) FROM scheduler_counters GROUP BY app, what"):
+        rows = self._select(
+            "SELECT app, what, SUM(n) FROM scheduler_counters WHERE what <> ? GROUP BY app, what", (WAITING,)
+        )
+        for app, what, n in rows:
             counts.setdefault(app, {})[what] = int(n)
         return counts
+
+    def read_waiting(self, app: str | None = None) -> Mapping[str, Mapping[int, int]]:
+        condition, values = where({"what = ?": WAITING, "app = ?": app})
+        found: dict[str, dict[int, int]] = {}
+        for name, day, n in self._select(
+            f"SELECT app, day, SUM(n) FROM scheduler_counters{condition} GROUP BY app, day", values
+        ):
+            if n:
+                found.setdefault(name, {})[day] = int(n)
+        return found
+
+    def count_waiting(self, app: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """One statement, and so one snapshot: no job that is inserted or ends meanwhile is counted on one side only.
+
+        SQLite, which joins fewer tables by a statement, has one snapshot for all that a transaction reads.
+        """
+        span = self._span(app)
+        names = [span.table(app, period) for period in self._periods(app)] + [later_table(app)]
+        selects = [
+            f"SELECT 1, due_ms {self._dialect.whole} {DAY_MS} AS day, COUNT(*) FROM {table}"
+            f" WHERE status = '{PENDING}' GROUP BY day"
+            for table in names
+            if self._has(table)
+        ]
+        counters = (
+            f"SELECT 0, day, SUM(n) FROM scheduler_counters WHERE app = '{app}' AND what = '{WAITING}' GROUP BY day"
+        )
+        sums: tuple[dict[int, int], dict[int, int]] = {}, {}
+        for some in in_chunks([*selects, counters], self._dialect.most_selects):
+            for counted, day, n in self._select(" UNION ALL ".join(some)):
+                sums[counted][day] = sums[counted].get(day, 0) + int(n)
+        return sums[1], sums[0]
+
+    def correct_waiting(self, app: str, deltas: Mapping[int, int]) -> None:
+        self._add_to_counters([(FOLDED, app, day, WAITING, n, None) for day, n in sorted(deltas.items()) if n])
 
 
 def _alike(shards: Iterable[Shard]) -> dict[tuple[int, ...], list[str]]:

@@ -12,6 +12,9 @@ from infinite_scheduler.store.sql.tables import moved_table
 SCHEMA_TABLE = "scheduler_schema"
 """One row: the schema version, a number that grows with every table created or dropped, and the store's name."""
 
+SHARED_PREFIX = "scheduler_"
+"""How the names of the tables begin that all apps share."""
+
 Columns = Sequence[tuple[str, str]]
 
 # In storage order: columns used by filters come first; job_data last, since a large value is stored out of line.
@@ -185,6 +188,9 @@ LETTERS_INDEXES: Sequence[Index] = (
 )
 """Unsent letters are looked for all the time, and all letters are counted."""
 
+ENDED_INDEX: Index = ("scheduler_attempts_by_end", "app, ended, id")
+"""Failed and expired jobs are few among many: this is how they are found."""
+
 AUDIT_INDEXES: Sequence[Index] = (("scheduler_audit_by_target", "target, id"),)
 """What was done to one job is shown with the job."""
 
@@ -265,8 +271,11 @@ def _third(dialect: Dialect) -> Iterator[str]:
 
 
 def _fourth(dialect: Dialect) -> Iterator[str]:
-    """What nodes say of themselves, who did what, and who may come in."""
+    """What nodes say of themselves, which jobs have failed, who did what, and who may come in."""
     yield from dialect.add_column("scheduler_nodes", "vitals", "text")
+    yield from dialect.add_column("scheduler_counters", "at_ms", "int")
+    yield from dialect.add_column("scheduler_attempts", "ended", "name")
+    yield from dialect.add_index("scheduler_attempts", *ENDED_INDEX)
     readable = (dialect.readable_id("record_id", "id"), dialect.readable_time("recorded_at", "at_ms"))
     yield create_table(dialect, AUDIT_TABLE, AUDIT_COLUMNS, "id", readable, AUDIT_INDEXES, dialect.large_table_options)
     if not dialect.indexes_in_tables:

@@ -4,6 +4,7 @@ Everything that the protocol promises is decided above this interface (door.py, 
 So the same protocol runs on SQLite, on database servers, and on the simulated READ COMMITTED database of the tests.
 """
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -16,6 +17,7 @@ from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, LetterState,
 from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Token
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.ownership import Request, Scan, Upkeep
+from infinite_scheduler.store.sql.dialect import TableSize
 from infinite_scheduler.store.sql.tables import SqlApp
 
 T = TypeVar("T")
@@ -59,6 +61,54 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return position(self.key, self.due_ms)
 
 
+class LookAt(enum.Enum):
+    """What a look goes through."""
+
+    ROWS = "the rows of periods, by their keys"
+    LATER = "the rows for later jobs, by their keys"
+    MOVED = "pending jobs that were moved, by their positions"
+    ENDED = "jobs that failed or expired, by their keys"
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A bounded look at the jobs of an app: where, and for what."""
+
+    at: LookAt
+    app: str
+    start: bytes
+    end: bytes
+    query: Query  # status, tag, job_name, group, request_id, error and newest_first count here
+    most: int  # rows that may be looked at
+    limit: int  # jobs after which it may end
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look has found: places, which are keys or positions, each with the key of a job, in order."""
+
+    found: Sequence[tuple[bytes, bytes]]
+    rows: int  # that were looked at
+    left: bytes | None  # where the rest of the range begins, or ends if newest first; None: there is none
+
+
+class DueCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start."""
+
+    at: LookAt
+    app: str
+    start_ms: int
+    end_ms: int
+    unit_ms: int
+    most: int  # rows that may be looked at
+
+
+class DueCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs are due in each unit of time, up to a moment."""
+
+    units: Mapping[int, int]
+    rows: int  # that were looked at
+    to_ms: int
+
+
 class Statements(ABC):
     """One open transaction at READ COMMITTED: each statement sees what is committed by then, and its own writes."""
 
@@ -79,8 +129,8 @@ class Statements(ABC):
         """Write owner, line and low of shards that are locked exclusively."""
 
     @abstractmethod
-    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> None:
-        """Insert pending rows, in the table that each key names; an existing key is left alone."""
+    def insert_jobs(self, app: str, rows: Sequence[NewRow]) -> Collection[bytes]:
+        """Insert pending rows, in the table that each key names. Returns the keys that exist: those are left alone."""
 
     @abstractmethod
     def read_jobs(self, app: str, keys: Collection[bytes]) -> Sequence[JobRecord]:
@@ -124,8 +174,24 @@ class Statements(ABC):
         """Delete entries (position, key)."""
 
     @abstractmethod
-    def find_jobs(self, app: str, query: Query, after: bytes | None, limit: int) -> Sequence[JobRecord]:
-        """List rows of an app by key, from after the given one (newest first: before it)."""
+    def look(self, probe: Probe) -> Probed:
+        """Probe at a bounded number of rows or entries for jobs that meet conditions; no payload is read."""
+
+    @abstractmethod
+    def count_due(self, wanted: DueCount) -> DueCounted:
+        """Count pending jobs at their present due moments.
+
+        Rows count if their keys lie in the range too. Entries count if the keys of their rows do not: so each job is
+        counted once, wherever it was moved.
+        """
+
+    @abstractmethod
+    def table_sizes(self) -> Sequence[TableSize]:
+        """All tables of the database, in any order."""
+
+    @abstractmethod
+    def lows(self, app: str | None = None) -> Mapping[str, int]:
+        """The smallest `low` of the shards of each app, or of one."""
 
     @abstractmethod
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
@@ -155,8 +221,10 @@ class Statements(ABC):
         """For each of these idempotency keys that a job has, that job's id and digest."""
 
     @abstractmethod
-    def write_attempts(self, app: str, attempts: Iterable[tuple[bytes, Attempt]]) -> None:
-        """Insert or replace attempts of jobs."""
+    def write_attempts(
+        self, app: str, attempts: Iterable[tuple[bytes, Attempt]], ended: Mapping[bytes, Status] | None = None
+    ) -> None:
+        """Insert or replace attempts of jobs; `ended` names those that failed or expired with it."""
 
     @abstractmethod
     def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]: ...
@@ -173,11 +241,29 @@ class Statements(ABC):
     def delete_marks(self, keys: Iterable[tuple[Shard, bytes]]) -> None: ...
 
     @abstractmethod
-    def add_counts(self, deltas: Mapping[tuple[str, str], int], now_ms: int) -> None:
-        """Add to this process's counters of (app, what) for the day."""
+    def add_counts(
+        self,
+        deltas: Mapping[tuple[str, str], int],
+        now_ms: int,
+        waiting: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """Add to this process's counters: of (app, what) for today, and of what waits by (app, due day)."""
 
     @abstractmethod
-    def read_counts(self) -> Mapping[str, Mapping[str, int]]: ...
+    def read_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """What has happened to the jobs of each app."""
+
+    @abstractmethod
+    def read_waiting(self, app: str | None = None) -> Mapping[str, Mapping[int, int]]:
+        """How many jobs wait by the counters: app → day → jobs; a day without any is left out."""
+
+    @abstractmethod
+    def count_waiting(self, app: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """How many jobs of an app wait, by the day on which they are due: counted, and by the counters just then."""
+
+    @abstractmethod
+    def correct_waiting(self, app: str, deltas: Mapping[int, int]) -> None:
+        """Add to the counters of what waits, by day; another process may do the same at once."""
 
     @abstractmethod
     def read_apps(self) -> Sequence[SqlApp]: ...

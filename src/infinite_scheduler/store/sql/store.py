@@ -1,7 +1,6 @@
 """The SQL store: the port over transactions of the line protocol."""
 
 import asyncio
-import heapq
 import itertools
 import os
 import random
@@ -24,7 +23,6 @@ from infinite_scheduler.errors import (
 from infinite_scheduler.model import (
     Accepted,
     Change,
-    JobId,
     JobRecord,
     JobSpec,
     Shard,
@@ -40,13 +38,14 @@ from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql.change_requests import CLOSE_S, ChangeRequests, not_asked
 from infinite_scheduler.store.sql.existing_tables import ExistingTables
 from infinite_scheduler.store.sql.inbox import SqlInbox
-from infinite_scheduler.store.sql.ledger import SqlLedger
+from infinite_scheduler.store.sql.ledger import LedgerSessions, SqlLedger
 from infinite_scheduler.store.sql.limits import SqlLimits
 from infinite_scheduler.store.sql.new_rows import NewRows, can_be_made
 from infinite_scheduler.store.sql.ownership import SqlOwnership, sample, with_dead
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
 from infinite_scheduler.store.sql.rows import MAX_SHARDS
+from infinite_scheduler.store.sql.search import check_filters, search
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
 from infinite_scheduler.store.sql.upkeep import make_tables_ahead
@@ -65,7 +64,7 @@ class SqlStore(Store):
         self._clock = clock
         self._limits = limits or SqlLimits()
         self._url = url
-        everything = Abilities(database.kind).without(Ability.WAITING, Ability.FORECAST, Ability.TABLES)
+        everything = Abilities(database.kind)
         self._abilities = everything if database.has_clock else everything.without(Ability.CLOCK)
         self._apps: dict[str, SqlApp] = {}
         self._turns: dict[str, itertools.count[int]] = {}
@@ -83,6 +82,7 @@ class SqlStore(Store):
         await self._database.open()
         self._door = self._database.session("door")
         self._reader = self._database.session("reader")
+        self._looks = self._database.session("looks")  # what may take long; nothing else waits behind it
         self._change_requests = ChangeRequests(self._door, self._clock, self._poke)
 
     async def close(self) -> None:
@@ -281,20 +281,11 @@ class SqlStore(Store):
         return msgspec.structs.replace(record, kept_in=span_of(info.span).table_of(info.name, key))
 
     async def find(self, query: Query) -> Found:
-        after = bytes(JobId.parse(query.cursor)) if query.cursor else None
-        apps = [query.app] if query.app else await self._known()
+        check_filters(query)
         if query.app:
             await self._app(query.app)
-
-        def body(tx: Statements) -> list[JobRecord]:
-            found = (tx.find_jobs(app, query, after, query.limit + 1) for app in apps)
-            merged = heapq.merge(*found, key=_record_key, reverse=query.newest_first)
-            return list(itertools.islice(merged, query.limit + 1))
-
-        records = await self._reader.read(body)
-        more = len(records) > query.limit
-        records = records[: query.limit]
-        return Found(records=records, cursor=records[-1].id if more and records else None)
+        now_ms = self._clock.wall_ms()
+        return await self._looks.read(lambda tx: search(tx, query, now_ms))
 
     async def survey(self) -> Survey:
         def body(tx: Statements) -> Survey:
@@ -316,7 +307,7 @@ class SqlStore(Store):
     def ledger(self) -> SqlLedger:
         if self._change_requests is None:
             raise StoreUnavailable("the store is not open")
-        return SqlLedger(self.abilities, self._door, self._reader)
+        return SqlLedger(self.abilities, LedgerSessions(self._door, self._reader, self._looks), self._clock, self._app)
 
     def ownership(self, node: NodeInfo, poke: Poke) -> SqlOwnership:
         if self._change_requests is None:
@@ -342,7 +333,3 @@ def _whole(tx: Statements, app: str, key: bytes) -> JobRecord | None:
         if [(h.status, h.attempt, h.due_ms) for h in heads] == [(found[0].status, job.attempt, job.due_ms)]:
             return msgspec.structs.replace(found[0], attempts=attempts)
     return None
-
-
-def _record_key(record: JobRecord) -> bytes:
-    return record.job.key

@@ -24,6 +24,9 @@ TOGETHER: Final = 24
 VERDICT_MS: Final = 3_600_000
 """Verdicts are kept this long; a caller waits for one only for seconds."""
 
+IDLE_MS: Final = 3_600_000
+"""A counter of what waits, which may be for a day far ahead, is folded when it was not written for this long."""
+
 NODE_MS: Final = 3_600_000
 """A node that was silent for this long and owns nothing is deleted; if it is alive, its next heartbeat adds it."""
 
@@ -198,11 +201,11 @@ class Maintainer:
                 self._spend(await self._write(lambda tx, old=old: tx.delete_decisions(old)))  # type: ignore[misc]
 
     async def _prune_counters(self) -> None:
-        """Fold counters of past days, and those that are written once, into one row each; delete old ones."""
+        """Fold counters that are not written any more into one row each; delete old ones."""
         today, before = self._now_ms // DAY_MS, self._old_ms // DAY_MS
         for step in (
             lambda tx: tx.delete_counters(before),
-            lambda tx: tx.fold_counters(today),
+            lambda tx: tx.fold_counters(today, self._now_ms - IDLE_MS),
         ):
             count = SLICE
             while count == SLICE and self._slices > 0:

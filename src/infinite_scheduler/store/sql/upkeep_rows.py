@@ -12,7 +12,7 @@ from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.dialect import placeholders
 from infinite_scheduler.store.sql.job_rows import PENDING
 from infinite_scheduler.store.sql.protocol import anybody
-from infinite_scheduler.store.sql.request_rows import COUNTER, ONCE, SqlStatements, keys_in
+from infinite_scheduler.store.sql.request_rows import COUNTER, FOLDED, ONCE, WAITING, SqlStatements, keys_in
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.schema import AUDIT_TABLE, LETTERS_TABLE
 from infinite_scheduler.store.sql.tables import moved_table
@@ -30,9 +30,6 @@ _STRIDE: Final = "SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LI
 _ENDED: Final = f"id >= ? AND id < ? AND status <> '{PENDING}' AND finished_ms < ?"
 
 UNSENT: Final = str(LetterState.UNSENT.value)
-
-FOLDED: Final = ""
-"""The process name under which the counters of all others are added up."""
 
 FIRST: Final = bytes(16)
 LAST: Final = b"\xff" * 16
@@ -250,23 +247,29 @@ class UpkeepRows(SqlStatements):
         return count
 
     def delete_counters(self, before_day: int) -> int:
-        """Delete the next counters of days before this one. Returns how many were deleted."""
+        """Delete the next counters of days before this one, and those of what waits that have come to 0.
+
+        Returns how many were deleted.
+        """
         rows = self._select(
-            f"SELECT {', '.join(COUNTER[:4])} FROM scheduler_counters WHERE day < ? LIMIT ?", (before_day, SLICE)
+            f"SELECT {', '.join(COUNTER)} FROM scheduler_counters"
+            " WHERE (what <> ? AND day < ?) OR (what = ? AND process = ? AND n = 0) LIMIT ?",
+            (WAITING, before_day, WAITING, FOLDED, SLICE),
         )
-        return self._delete_many("scheduler_counters", COUNTER[:4], sorted(rows))
+        return self._delete_many("scheduler_counters", COUNTER, sorted(rows))
 
-    def fold_counters(self, today: int) -> int:
-        """Add up the next counters of past days over all processes, and those that were written once.
+    def fold_counters(self, today: int, idle_ms: int) -> int:
+        """Add up the next counters over all processes that are not written any more.
 
+        Those are of past days, of processes that write once, and, of what waits, those not written since `idle_ms`.
         Returns how many rows were deleted. Counters are deltas: a process that is still alive simply begins a new row.
         A row that was changed or deleted by another process since it was read is left alone.
         """
         rows: list[Any] = sorted(
             self._select(
-                f"SELECT {', '.join(COUNTER)} FROM scheduler_counters"
-                " WHERE process <> ? AND (day < ? OR process LIKE ?) LIMIT ?",
-                (FOLDED, today, f"{ONCE}%", SLICE),
+                f"SELECT {', '.join(COUNTER)} FROM scheduler_counters WHERE process <> ?"
+                " AND (process LIKE ? OR (what <> ? AND day < ?) OR (what = ? AND at_ms < ?)) LIMIT ?",
+                (FOLDED, f"{ONCE}%", WAITING, today, WAITING, idle_ms, SLICE),
             )
         )
         if self._row_by_row:
@@ -277,10 +280,7 @@ class UpkeepRows(SqlStatements):
         sums: dict[tuple[str, int, str], int] = {}
         for _, app, day, what, n in rows:
             sums[app, day, what] = sums.get((app, day, what), 0) + n
-        self._run_many(
-            self._dialect.upsert("scheduler_counters", COUNTER, COUNTER[:4], add=("n",)),
-            [(FOLDED, *name, n) for name, n in sorted(sums.items())],
-        )
+        self._add_to_counters([(FOLDED, *name, n, None) for name, n in sorted(sums.items())])
         return len(rows)
 
     def silent_nodes(self, before_ms: int) -> Sequence[tuple[str, int]]:

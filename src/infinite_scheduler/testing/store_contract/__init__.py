@@ -9,13 +9,16 @@ from infinite_scheduler.testing.store_contract.accepting import (
 from infinite_scheduler.testing.store_contract.auditing import AuditingContract, TokensContract
 from infinite_scheduler.testing.store_contract.changing import ChangingContract, RetryingContract
 from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises
+from infinite_scheduler.testing.store_contract.counting import CountingContract
+from infinite_scheduler.testing.store_contract.foreseeing import DescribingContract, ForeseeingContract
 from infinite_scheduler.testing.store_contract.ingesting import ForgettingContract, IngestingContract
-from infinite_scheduler.testing.store_contract.looking import LookingContract, SearchingContract
+from infinite_scheduler.testing.store_contract.looking import LookingContract
 from infinite_scheduler.testing.store_contract.marking import MarkingContract
 from infinite_scheduler.testing.store_contract.operating import OperatingContract
 from infinite_scheduler.testing.store_contract.owning import OwningContract
 from infinite_scheduler.testing.store_contract.refusing import RefusingContract
 from infinite_scheduler.testing.store_contract.scanning import ScanningContract, ScanningMovedContract
+from infinite_scheduler.testing.store_contract.searching import SearchingContract
 from infinite_scheduler.testing.store_contract.settling import SettlingContract
 from infinite_scheduler.testing.store_contract.waking import WakingContract
 
@@ -40,6 +43,9 @@ class StoreContract(
     OperatingContract,
     IngestingContract,
     ForgettingContract,
+    CountingContract,
+    ForeseeingContract,
+    DescribingContract,
     AuditingContract,
     TokensContract,
     RefusingContract,

@@ -5,12 +5,13 @@ The rules that are named here are those of docs/concepts/line-protocol.md.
 
 import enum
 import os
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
 from infinite_scheduler.errors import KeyConflict, UnknownApp
-from infinite_scheduler.model import Change, Shard, Status, key_text, position, shard_of, start_of
+from infinite_scheduler.model import DAY_MS, Change, Shard, Status, key_text, position, shard_of, start_of
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.cluster_state import ShardInfo
 from infinite_scheduler.store.ownership import Request
@@ -34,13 +35,12 @@ def insert(tx: Statements, chunks: Chunks, now_ms: int, *, strict: bool = True) 
     """
     shards = lock_known(tx, chunks)
     fresh, repeats = claim_keys(tx, chunks, strict=strict)
-    for app, rows in by_app(fresh).items():
-        tx.insert_jobs(app, rows)
+    new = insert_rows(tx, fresh)
     lines = {shard: start_of(shards[shard].line_ms) for shard in fresh}
     early = {shard: [row.key for row in rows if row.key < lines[shard]] for shard, rows in fresh.items()}
     wakes = [wake(shard, keys) for shard, keys in early.items() if keys]
     tx.insert_requests(wakes)
-    count_accepted(tx, fresh, now_ms)
+    count_accepted(tx, new, now_ms)
     return Inserted(repeats=repeats, woken=frozenset(q.shard for q in wakes))
 
 
@@ -50,10 +50,9 @@ def enqueue(tx: Statements, chunks: Chunks, now_ms: int) -> Inserted:
     Rule: user_transaction_always_wakes.
     """
     fresh, repeats = claim_keys(tx, chunks, strict=True)
-    for app, rows in by_app(fresh).items():
-        tx.insert_jobs(app, rows)
+    new = insert_rows(tx, fresh)
     tx.insert_requests([wake(shard, [row.key for row in rows]) for shard, rows in fresh.items() if rows])
-    count_accepted(tx, fresh, now_ms)
+    count_accepted(tx, new, now_ms)
     return Inserted(repeats=repeats, woken=frozenset(shard for shard, rows in fresh.items() if rows))
 
 
@@ -102,12 +101,29 @@ def _key(row: NewRow) -> bytes:
     return row.key
 
 
-def count_accepted(tx: Statements, chunks: Chunks, now_ms: int) -> None:
-    """Count the jobs that became rows."""
-    counts: dict[tuple[str, str], int] = {}
-    for shard, rows in chunks.items():
-        counts[shard.app, "accepted"] = counts.get((shard.app, "accepted"), 0) + len(rows)
-    tx.add_counts(counts, now_ms)
+def insert_rows(tx: Statements, chunks: Chunks) -> Mapping[str, Sequence[NewRow]]:
+    """Insert rows. Returns those of each app that are new: some may be from an earlier try whose answer was lost."""
+    new: dict[str, Sequence[NewRow]] = {}
+    for app, rows in by_app(chunks).items():
+        known = tx.insert_jobs(app, rows)
+        new[app] = [row for row in rows if row.key not in known] if known else rows
+    return new
+
+
+def count_accepted(tx: Statements, new: Mapping[str, Sequence[NewRow]], now_ms: int) -> None:
+    """Count the jobs that became rows, and that they wait."""
+    waiting = {(app, day): n for app, rows in new.items() for day, n in due_days(rows)}
+    tx.add_counts({(app, "accepted"): len(rows) for app, rows in new.items()}, now_ms, waiting)
+
+
+def due_days(rows: Sequence[NewRow]) -> Iterator[tuple[int, int]]:
+    """The days on which rows are due, given in the order of their keys, and how many on each."""
+    start = 0
+    while start < len(rows):
+        day = int.from_bytes(rows[start].key[:6], "big") // DAY_MS
+        end = bisect_left(rows, start_of((day + 1) * DAY_MS), lo=start, key=_key)
+        yield day, end - start
+        start = end
 
 
 def wake(shard: Shard, keys: Sequence[bytes]) -> Request:
@@ -220,7 +236,8 @@ def change_row(tx: Statements, change_request: ChangeRequest, head: Head, shard:
     write_entries(tx, change_request.app, head, update)
     if update.status is Status.PENDING and update.due_ms < shard.line_ms:
         tx.insert_requests([wake(change_request.shard, [change_request.key])])
-    tx.add_counts({(change_request.app, counted(change_request.change)): 1}, change_request.now_ms)
+    counts = {(change_request.app, counted(change_request.change)): 1}
+    tx.add_counts(counts, change_request.now_ms, waiting_after(change_request.app, update))
     return RequestState.GRANTED
 
 
@@ -258,6 +275,15 @@ def write_entries(tx: Statements, app: str, head: Head, update: Update) -> None:
         tx.delete_entries(app, [(head.position, head.key)])
     if update.status is Status.PENDING:
         tx.insert_entries(app, [(position(head.key, update.due_ms), head.key)])
+
+
+def waiting_after(app: str, update: Update) -> Mapping[tuple[str, int], int]:
+    """How an update changes what waits, by app and the day on which it is due."""
+    was, is_now = (app, update.was_due_ms // DAY_MS), (app, update.due_ms // DAY_MS)
+    deltas = {was: -1} if update.was_status is Status.PENDING else {}
+    if update.status is Status.PENDING:
+        deltas[is_now] = deltas.get(is_now, 0) + 1
+    return deltas
 
 
 def counted(change: Change) -> str:

@@ -3,12 +3,13 @@
 The rules that are named here are those of docs/concepts/line-protocol.md.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from infinite_scheduler.errors import StoreUnavailable
-from infinite_scheduler.model import Attempt, Change, Job, Owner, Shard, Status, key_text, position, shard_of
+from infinite_scheduler.model import DAY_MS, Attempt, Change, Job, Owner, Shard, Status, key_text, position, shard_of
 from infinite_scheduler.store.cluster_state import ShardInfo
 from infinite_scheduler.store.marks import Lifted
 from infinite_scheduler.store.ownership import (
@@ -31,6 +32,9 @@ Owners = Mapping[Shard, Owner]
 
 SHOWN_MS = 1000
 """A longer delivery is kept as an attempt for people to see, even if it succeeded."""
+
+UNSUCCESSFUL = frozenset({Status.FAILED, Status.EXPIRED})
+"""Jobs that ended so are found by their attempts: they are few among many."""
 
 NO_OWNER = ""
 
@@ -278,7 +282,7 @@ def apply_change(tx: Statements, app: str, head: Head, update: Update, change: C
     anybody.write_entries(tx, app, head, update)
     if update.status.final:
         tx.delete_marks([(Shard(app, shard_of(head.key)), head.key)])
-    tx.add_counts({(app, anybody.counted(change)): 1}, now_ms)
+    tx.add_counts({(app, anybody.counted(change)): 1}, now_ms, anybody.waiting_after(app, update))
 
 
 def settle(
@@ -373,6 +377,7 @@ def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlem
     Rules: retry_writes_entry, existing_entry_is_ignored, settle_deletes_mark.
     """
     stale, entries, attempts, marks = [], [], [], []
+    ended: dict[bytes, Status] = {}
     counts: dict[tuple[str, str], int] = {}
     for s in group:
         job = s.job
@@ -382,15 +387,28 @@ def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlem
             stale.append((job.position, job.key))
         if s.status is Status.PENDING:
             entries.append((position(job.key, s.due_ms), job.key))
-        if s.error is not None or s.finished_ms - s.started_ms >= SHOWN_MS:
+        if s.status in UNSUCCESSFUL:
+            ended[job.key] = s.status
+        if s.error is not None or s.finished_ms - s.started_ms >= SHOWN_MS or job.key in ended:
             attempts.append((job.key, attempt_of(s, node)))
         if s.marked:
             marks.append((s.shard, job.key))
     tx.delete_entries(app, stale)
     tx.insert_entries(app, entries)
-    tx.write_attempts(app, attempts)
+    tx.write_attempts(app, attempts, ended)
     tx.delete_marks(marks)
-    tx.add_counts(counts, max((s.finished_ms for s in group), default=0))
+    tx.add_counts(counts, max((s.finished_ms for s in group), default=0), waiting_after(app, group))
+
+
+def waiting_after(app: str, group: Sequence[Settlement]) -> Mapping[tuple[str, int], int]:
+    """How outcomes change what waits, by app and the day on which it is due."""
+    deltas = Counter((app, s.due_ms // DAY_MS) for s in group if s.status is Status.PENDING)
+    dues = [s.job.due_ms for s in group]
+    if dues and min(dues) // DAY_MS == max(dues) // DAY_MS:  # as it is nearly always
+        deltas[app, dues[0] // DAY_MS] -= len(dues)
+    else:
+        deltas.subtract((app, due_ms // DAY_MS) for due_ms in dues)
+    return deltas
 
 
 def attempt_of(s: Settlement, node: str) -> Attempt:

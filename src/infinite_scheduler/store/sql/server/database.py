@@ -21,8 +21,8 @@ DOOR: Final = "door"
 class ServerDatabase(Database):
     """One database on a MariaDB, MySQL or PostgreSQL server.
 
-    Each lane, the heartbeats, the listings for people and maintenance have a connection of their own; the doors share a
-    few. All are opened when first used, and reopened when lost.
+    Each lane, the heartbeats, what people look at, looks that may take long, and maintenance have a connection of their
+    own; the doors share a few. All are opened when first used, and reopened when lost.
     """
 
     def __init__(self, driver: Driver, *, lanes: int = 2, connections: int = 2, ddl: bool = True) -> None:

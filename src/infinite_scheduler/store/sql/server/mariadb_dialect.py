@@ -16,6 +16,7 @@ from infinite_scheduler.store.sql.dialect import (
     Cursor,
     Dialect,
     Row,
+    TableSize,
     placeholders,
     read_shards,
     settled_version,
@@ -68,6 +69,7 @@ class MariaDialect(Dialect):
     indexes_in_tables = True
     verdicts_indexes = (("scheduler_verdicts_by_age", "at_ms"),)
     keys_indexes = (("scheduler_idempotency_keys_by_age", "created_ms"),)
+    whole = "DIV"
     keys_estimate = (
         "SELECT table_rows FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name = 'scheduler_idempotency_keys'"
@@ -82,15 +84,15 @@ class MariaDialect(Dialect):
         if self._is_mariadb:
             yield f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} {self.types[kind]}"
             return
-        there = (
-            "SELECT COUNT(*) FROM information_schema.columns"
-            f" WHERE table_schema = DATABASE() AND table_name = '{table}' AND column_name = '{column}'"
-        )
-        alter = f"ALTER TABLE {table} ADD COLUMN {column} {self.types[kind]}"  # MySQL has no IF NOT EXISTS here
-        yield f"SET @add_column = IF(({there}) = 0, '{alter}', 'DO 0')"
-        yield "PREPARE add_column FROM @add_column"
-        yield "EXECUTE add_column"
-        yield "DEALLOCATE PREPARE add_column"
+        there = f"columns WHERE table_schema = DATABASE() AND table_name = '{table}' AND column_name = '{column}'"
+        yield from _unless(there, f"ALTER TABLE {table} ADD COLUMN {column} {self.types[kind]}")
+
+    def add_index(self, table: str, name: str, columns: str) -> Iterator[str]:
+        if self._is_mariadb:
+            yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns})"
+            return
+        there = f"statistics WHERE table_schema = DATABASE() AND table_name = '{table}' AND index_name = '{name}'"
+        yield from _unless(there, f"CREATE INDEX {name} ON {table} ({columns})")
 
     def insert(self, table: str, columns: Sequence[str], *, ignore: bool = False) -> str:
         word = "INSERT IGNORE" if ignore else "INSERT"
@@ -112,8 +114,8 @@ class MariaDialect(Dialect):
         rest = tail.partition(")")[2]
         return sum(_written(cursor, (f"{head} VALUES {','.join(block)}{rest}" for block in _blocks(cursor, rows))))
 
-    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        self.run_many(cursor, self.insert(table, columns), rows)
+    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
+        return self.run_many(cursor, self.insert(table, columns), rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """Insert or ignore rows; if IGNORE hides anything but a repeated key, the row would be wrong: an error."""
@@ -170,6 +172,12 @@ class MariaDialect(Dialect):
     def has_tag(self) -> str:
         return "JSON_CONTAINS(tags, JSON_QUOTE(?))"
 
+    def using(self, index: str) -> str:
+        return f" FORCE INDEX ({index})"
+
+    def contains(self, column: str) -> str:
+        return f"LOCATE(?, {column}) > 0"
+
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
     ) -> tuple[Sequence[Row], object]:
@@ -197,8 +205,26 @@ class MariaDialect(Dialect):
         )
         return frozenset(row[0] for row in cursor.fetchall())
 
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        cursor.execute(
+            "SELECT table_name, table_rows, data_length, index_length, UNIX_TIMESTAMP(create_time) * 1000"
+            " FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'"
+        )
+        return [
+            TableSize(name, *(None if value is None else int(value) for value in values))
+            for name, *values in cursor.fetchall()
+        ]
+
     def tables_version(self, cursor: Cursor) -> object:
         return settled_version(cursor)
+
+
+def _unless(there: str, change: str) -> Iterator[str]:
+    """Change a table unless a row of the catalogue is there: MySQL has no IF NOT EXISTS for columns and indexes."""
+    yield f"SET @change = IF((SELECT COUNT(*) FROM information_schema.{there}) = 0, '{change}', 'DO 0')"
+    yield "PREPARE change_table FROM @change"
+    yield "EXECUTE change_table"
+    yield "DEALLOCATE PREPARE change_table"
 
 
 def in_blocks(rows: Iterable[T], weigh: Callable[[T], int]) -> Iterator[Sequence[T]]:

@@ -3,7 +3,8 @@
 # ruff: noqa: S608 - table names come from checked app names, columns from this package
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, groupby
 from operator import attrgetter
@@ -15,6 +16,7 @@ from infinite_scheduler.store.sql.dialect import (
     Cursor,
     Dialect,
     Row,
+    TableSize,
     settled_version,
     without_version,
 )
@@ -35,7 +37,7 @@ ARRAYS: Final = {
     "tags": "text", "request_id": "text", "size": "bigint", "process": "text", "day": "bigint", "what": "text",
     "n": "bigint", "group_id": "text", "topic": "text", "partition_number": "bigint", "next_offset": "bigint",
     "topic_id": "text", "moved_ms": "bigint", "started_ms": "bigint", "finished_ms": "bigint", "node": "text",
-    "error": "text",
+    "error": "text", "ended": "text", "at_ms": "bigint",
 }  # fmt: skip
 """The types of columns that are sent as whole arrays: one statement for any number of rows."""
 
@@ -84,10 +86,11 @@ class PostgresDialect(Dialect):
         cursor.execute(f"{head} SELECT * FROM {_unnest(columns)}{tail.partition(')')[2]}", _columns(columns, rows))
         return cursor.rowcount
 
-    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    def insert_new(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:  # type: ignore[attr-defined]
             for row in rows:
                 copy.write_row(row)
+        return len(rows)
 
     def insert_many(self, cursor: Cursor, table: str, columns: Sequence[str], rows: Sequence[Row]) -> int:
         cursor.execute(
@@ -153,6 +156,18 @@ class PostgresDialect(Dialect):
     def has_tag(self) -> str:
         return "tags::jsonb @> jsonb_build_array(?::text)"
 
+    def contains(self, column: str) -> str:
+        return f"strpos({column}, ?) > 0"
+
+    @contextmanager
+    def by_index(self, cursor: Cursor) -> Iterator[None]:
+        """A transaction of its own, for which the settings hold."""
+        cursor.execute(f"BEGIN READ ONLY; {IN_ORDER}")
+        try:
+            yield
+        finally:
+            cursor.execute("ROLLBACK")
+
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
     ) -> tuple[Sequence[Row], object]:
@@ -183,6 +198,14 @@ class PostgresDialect(Dialect):
             " WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace"
         )
         return frozenset(row[0] for row in cursor.fetchall())
+
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        """The number of rows is -1 until the server has counted for the first time."""
+        cursor.execute(
+            "SELECT relname::text, NULLIF(reltuples, -1)::bigint, pg_table_size(oid), pg_indexes_size(oid)"
+            " FROM pg_catalog.pg_class WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace"
+        )
+        return [TableSize(*row) for row in cursor.fetchall()]
 
     def tables_version(self, cursor: Cursor) -> object:
         return settled_version(cursor)

@@ -28,6 +28,8 @@ from infinite_scheduler.store.sql.upkeep_rows import UpkeepRows
 MEMORY: Final = ":memory:"
 LANE: Final = "lane"
 READER: Final = "reader"
+LOOKS: Final = "looks"
+READING: Final = frozenset({READER, LOOKS})
 OLDEST: Final = (3, 35, 0)
 
 CACHED_STATEMENTS: Final = 512
@@ -40,8 +42,9 @@ class SqliteDatabase(Database):
     """One SQLite file, or `:memory:` for a store that ends with its process.
 
     One connection in one thread does everything that writes, including inserts: SQLite has one writer at a time, and
-    two connections of one process would only block each other. Listings for people have a connection of their own, so
-    that they never block the lane. With `inline`, everything happens in the caller's thread.
+    two connections of one process would only block each other. What people look at has a connection of its own, so that
+    it never blocks the lane, and looks that may take long have another. With `inline`, everything happens in the
+    caller's thread.
     """
 
     kind = "SQLite"
@@ -67,6 +70,7 @@ class SqliteDatabase(Database):
             if not self._inline and self._path != MEMORY:
                 self._in_use = InUse(self._path)
                 await self._connect(READER)
+                await self._connect(LOOKS)
                 self._checkpoint_beside()
         except BaseException:
             await self.close()
@@ -107,9 +111,9 @@ class SqliteDatabase(Database):
         statements = UpkeepRows(cursor, dialect, self._process)
         transactions = Transactions(connection, statements, self._path, self._turns() if name == LANE else ALONE)
         try:
-            transactions.prepare(_READING if name == READER else _WRITING)
+            transactions.prepare(_READING if name in READING else _WRITING)
             # A reader must not have to wait for the write lock.
-            if name != READER:
+            if name not in READING:
                 self.found = transactions.read(lambda _: version_of(cursor, dialect))
                 if self.found < VERSION:
                     transactions.write(lambda _: migrate(cursor, dialect))

@@ -8,7 +8,8 @@ from itertools import chain
 from typing import Final
 
 from infinite_scheduler.model import Shard
-from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, placeholders, read_shards
+from infinite_scheduler.store.sql.dialect import Cursor, Dialect, Row, TableSize, placeholders, read_shards
+from infinite_scheduler.store.sql.tables import JOBS_INFIX
 
 BLOCK: Final = 100
 """Rows per INSERT or UPDATE. The driver releases the interpreter's lock once per statement: beside a busy event loop,
@@ -22,6 +23,7 @@ class SqliteDialect(Dialect):
     reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
     job_table_options = ""  # rows in the order of their arrival, found by an index: many more share a written page
+    most_selects = 400
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
     keys_estimate = "SELECT MAX(rowid) - MIN(rowid) + 1 FROM scheduler_idempotency_keys"  # the oldest are deleted first
@@ -60,6 +62,9 @@ class SqliteDialect(Dialect):
     def has_tag(self) -> str:
         return "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)"
 
+    def contains(self, column: str) -> str:
+        return f"instr({column}, ?) > 0"
+
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
     ) -> tuple[Sequence[Row], object]:
@@ -80,9 +85,25 @@ class SqliteDialect(Dialect):
         cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         return frozenset(row[0] for row in cursor.fetchall())
 
+    def table_sizes(self, cursor: Cursor) -> Sequence[TableSize]:
+        """Tables of jobs number their rows and lose the oldest first, so the numbers tell how many there are."""
+        names = sorted(self.tables(cursor))
+        numbered = [name for name in names if JOBS_INFIX in name and name.isidentifier()]
+        rows: dict[str, int] = {}
+        for start in range(0, len(numbered), self.most_selects):
+            some = numbered[start : start + self.most_selects]
+            cursor.execute(" UNION ALL ".join(map(_count, some)))
+            rows.update((name, count or 0) for name, count in cursor.fetchall())
+        return [TableSize(name, rows.get(name)) for name in names]
+
     def tables_version(self, cursor: Cursor) -> object:
         cursor.execute("PRAGMA schema_version")
         return cursor.fetchone()[0]
+
+
+def _count(table: str) -> str:
+    """Each end by itself: both at once would read all that is between them."""
+    return f"SELECT '{table}', (SELECT MAX(rowid) FROM {table}) - (SELECT MIN(rowid) FROM {table}) + 1"
 
 
 @lru_cache(maxsize=512)
