@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from infinite_scheduler.policy.retry import RetryPolicy
     from infinite_scheduler.scheduler import Scheduler
     from infinite_scheduler.sms import SmsRetryProducer, retry_time_after
+    from infinite_scheduler.status_api import JobStatusApi
     from infinite_scheduler.sync_client import SyncClient
 
 _HOME = {
@@ -79,6 +80,7 @@ _HOME = {
     "policy.retry": ("RetryPolicy",),
     "scheduler": ("Scheduler",),
     "sms": ("SmsRetryProducer", "retry_time_after"),
+    "status_api": ("JobStatusApi",),
     "sync_client": ("SyncClient",),
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names}
@@ -101,6 +103,7 @@ __all__ = [
     "Job",
     "JobId",
     "JobRecord",
+    "JobStatusApi",
     "KafkaHandler",
     "KafkaIngestConfig",
     "KeyConflict",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from infinite_scheduler.api.api_context import ApiContext, ApiLimits
+from infinite_scheduler.api.event_streams import EventStreams
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
 from infinite_scheduler.api.node_signs import NodeSigns, ReadSigns
 from infinite_scheduler.api.token_digest import digest_of
@@ -48,8 +49,10 @@ def http_server(
         root_path=http.root_path,
         handlers=handlers,
         topics=topics,
+        herd=http.herd,
         overdue_alarm_ms=ms_of(http.overdue_alarm),
         node_signs=node_signs,
+        streams=EventStreams(http.streams),
     )
     return HttpServer(api, _server_settings(settings, may_give_way=may_give_way), tell)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from infinite_scheduler import Client
 from infinite_scheduler.api.api_context import ApiContext
+from infinite_scheduler.api.event_streams import EventStreams
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.observe.events import Event
@@ -84,7 +85,12 @@ async def api_rig(
     async with own:
         await own.register(APP, 2)
         api = ApiContext(
-            client=own, clock=context.pop("clock", SystemClock()), zone=ZoneInfo("UTC"), lease_ms=10_000, **context
+            client=own,
+            clock=context.pop("clock", SystemClock()),
+            zone=ZoneInfo("UTC"),
+            lease_ms=10_000,
+            streams=EventStreams(context.pop("streams", 200)),
+            **context,
         )
         door = HttpServer(api, ServerSettings(**{"port": 0, **(server or {})}), told.append)
         await door.start()

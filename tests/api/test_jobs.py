@@ -204,7 +204,7 @@ async def test_a_list_has_pages_and_filters(api: ApiRig) -> None:
     assert [job["id"] for job in first["jobs"]] == ids[:2]
     rest = (await api.get(f"/v1/jobs?cursor={first['cursor']}")).value
     assert [job["id"] for job in rest["jobs"]] == ids[2:]
-    assert rest["cursor"] is None
+    assert (rest["cursor"], rest["searched_to"]) == (None, None)
     found = (await api.get("/v1/jobs?app=shop&status=pending&tag=even&newest=true&from=now")).value
     assert [job["id"] for job in found["jobs"]] == [ids[4], ids[2]]
 
@@ -217,6 +217,21 @@ async def test_a_filter_that_makes_no_sense_is_refused(api: ApiRig, query: str) 
     answer = await api.get(f"/v1/jobs?{query}")
     assert answer.status == 422
     assert answer.problem.startswith("invalid")
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("name=n1", {"job_name": "n1"}),
+        ("group=g1", {"group": "g1"}),
+        ("request_id=r1", {"request_id": "r1"}),
+        ("idempotency_key=k1", {"idempotency_key": "k1"}),
+    ],
+)
+async def test_a_job_is_found_by_what_it_carries(api: ApiRig, query: str, fields: dict[str, str]) -> None:
+    await api.schedule()
+    job = await api.schedule(**fields)
+    assert [one["id"] for one in (await api.get(f"/v1/jobs?app=shop&{query}")).value["jobs"]] == [job]
 
 
 async def test_jobs_of_an_unknown_app_are_not_found(api: ApiRig) -> None:

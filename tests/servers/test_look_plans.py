@@ -109,7 +109,7 @@ async def test_looks_on_a_server_go_by_keys(emptied_url: str) -> None:
     try:
         plan = of_postgres if kind_of(emptied_url) == "postgres" else of_mariadb
         cursor = Explaining(connection.cursor(), plan)
-        look_at_everything(SqlStatements(cursor, driver.dialect, "p"), now_ms)  # type: ignore[arg-type]
+        look_at_everything(SqlStatements(cursor, driver.dialect, "p"), now_ms)
         assert len(cursor.plans) >= 10
     finally:
         connection.close()
@@ -120,7 +120,7 @@ async def test_looks_on_sqlite_go_by_keys(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "jobs.db")
     try:
         cursor = Explaining(connection.cursor(), of_sqlite)
-        look_at_everything(SqlStatements(cursor, SqliteDialect(), "p"), now_ms)  # type: ignore[arg-type]
+        look_at_everything(SqlStatements(cursor, SqliteDialect(), "p"), now_ms)
         assert len(cursor.plans) >= 10
     finally:
         connection.close()

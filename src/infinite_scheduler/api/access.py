@@ -8,15 +8,12 @@ from typing import Final
 from aiohttp import web
 
 from infinite_scheduler.api.failed_logins import FailedLogins
-from infinite_scheduler.api.operation import Actor
+from infinite_scheduler.api.operation import LOCAL, Actor
 from infinite_scheduler.api.refusal import FORBIDDEN, NO_TOKEN, TOO_MANY_FAILURES, WRONG_HOST, Refusal
 from infinite_scheduler.api.token_digest import matching
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import Unavailable
 from infinite_scheduler.store.ledger import Ledger, Role, Token
-
-LOCAL: Final = "local"
-"""The name of whoever comes in without a token, where none is needed."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -1,7 +1,7 @@
 """What the operations of the API work with: a client, a clock, and plain values."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -12,6 +12,9 @@ from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import IntakeFull
 from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.config import KafkaIngestConfig
+
+if TYPE_CHECKING:
+    from infinite_scheduler.api.event_streams import EventStreams
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """How many bytes of payloads may wait for a commit."""
@@ -43,7 +46,10 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     topics: Sequence[KafkaIngestConfig] = ()
     """The topics of this process's configuration."""
     overdue_alarm_ms: int = 60_000
+    herd: int = 5000
+    """More jobs of an app in one second are a herd."""
     node_signs: ReadSigns | None = None
+    streams: "EventStreams"
     metrics: Callable[[], bytes] | None = None
 
     @property

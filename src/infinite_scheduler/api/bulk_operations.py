@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from infinite_scheduler.api.api_context import ApiContext
+from infinite_scheduler.api.audit import record
 from infinite_scheduler.api.job_operations import ACCEPT_ERRORS, shown_job, shows_data
 from infinite_scheduler.api.job_request import DelayText, JobRequest, Moment, job_spec
 from infinite_scheduler.api.json_text import Scanned, check_names, decode, scan, text_of
@@ -232,7 +233,7 @@ ChangeOne = Callable[[str], Awaitable[JobRecord]]
 
 async def cancel_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
     """Cancel the jobs of a list."""
-    return await _change_all(api, request, api.client.cancel)
+    return await _change_all(api, request, "cancel", api.client.cancel)
 
 
 async def reschedule_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
@@ -240,20 +241,20 @@ async def reschedule_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
     asked: JobIdsAndTime = request.body
     due_ms, _ = due_time(asked.at, asked.delay, now_ms=api.now_ms, zone=api.zone)
     moment = datetime_of(due_ms)
-    return await _change_all(api, request, lambda job_id: api.client.reschedule(job_id, at=moment))
+    return await _change_all(api, request, "reschedule", lambda job_id: api.client.reschedule(job_id, at=moment))
 
 
 async def run_jobs_now(api: ApiContext, request: ApiRequest) -> ChangedJobs:
     """Hand the jobs of a list over at once."""
-    return await _change_all(api, request, api.client.run_now)
+    return await _change_all(api, request, "run now", api.client.run_now)
 
 
 async def retry_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
     """Try the settled jobs of a list again."""
-    return await _change_all(api, request, api.client.retry)
+    return await _change_all(api, request, "retry", api.client.retry)
 
 
-async def _change_all(api: ApiContext, request: ApiRequest, change: ChangeOne) -> ChangedJobs:
+async def _change_all(api: ApiContext, request: ApiRequest, verb: str, change: ChangeOne) -> ChangedJobs:
     asked: JobIds = request.body
     shows, places = shows_data(api, request.actor), asyncio.Semaphore(TOGETHER)
 
@@ -266,7 +267,9 @@ async def _change_all(api: ApiContext, request: ApiRequest, change: ChangeOne) -
 
     items = await asyncio.gather(*(one(job_id) for job_id in asked.ids))
     refused = sum(item.error is not None for item in items)
-    return ChangedJobs(changed=len(items) - refused, refused=refused, results=items)
+    changed = len(items) - refused
+    await record(api, request.actor, f"{verb} jobs", f"{asked.ids[0]} …", count=changed)
+    return ChangedJobs(changed=changed, refused=refused, results=items)
 
 
 def _by_ids(name: str, path: str, summary: str, call: OperationCall, body: type[JobIds] = JobIds) -> Operation:

@@ -6,7 +6,8 @@ import msgspec
 
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.audit import audited
-from infinite_scheduler.api.operation import ApiRequest, Operation, Subject
+from infinite_scheduler.api.operation import ApiRequest, EventAnswer, Operation, Subject
+from infinite_scheduler.api.overview import ClusterOverview
 from infinite_scheduler.errors import NotSupported, StoreUnavailable, UnknownApp, UnknownNode
 from infinite_scheduler.store.ledger import Role
 from infinite_scheduler.views.app import AppView, PauseView, app_views
@@ -30,6 +31,18 @@ class ShardList(msgspec.Struct, frozen=True, kw_only=True):
     """The shards of all apps."""
 
     shards: Sequence[ShardView]
+
+
+async def show_overview(api: ApiContext, request: ApiRequest) -> ClusterOverview:
+    """The cluster at a glance."""
+    del request
+    return await api.streams.board.look(api)
+
+
+async def follow_events(api: ApiContext, request: ApiRequest) -> EventAnswer:
+    """An overview each second, until somebody goes."""
+    del request
+    return EventAnswer(api.streams.events(api))
 
 
 async def list_apps(api: ApiContext, request: ApiRequest) -> AppList:
@@ -102,6 +115,31 @@ async def list_shards(api: ApiContext, request: ApiRequest) -> ShardList:
 
 
 CLUSTER_OPERATIONS = (
+    Operation(
+        name="showOverview",
+        subject=Subject.CLUSTER,
+        method="GET",
+        path="/v1/overview",
+        summary="The cluster at a glance: apps, what waits, nodes. Read from the store once a second at most.",
+        role=Role.READ,
+        call=show_overview,
+        answer=ClusterOverview,
+        errors=(StoreUnavailable,),
+    ),
+    Operation(
+        name="followEvents",
+        subject=Subject.CLUSTER,
+        method="GET",
+        path="/v1/events",
+        summary=(
+            "Follow the cluster by server-sent events: `overview` once a second, as /v1/overview has it; `away` with a "
+            "reason while the store does not answer; `end` with a reason when the server stops."
+        ),
+        role=Role.READ,
+        call=follow_events,
+        answer=str,
+        answer_type="text/event-stream",
+    ),
     Operation(
         name="listApps",
         subject=Subject.APPS,

@@ -117,6 +117,7 @@ class HttpServer:
         settings, loop = self._settings, asyncio.get_running_loop()
         address = f"{_spelled(settings.host)}:{settings.port}"
         self.problem = None
+        self._api.streams.start()
         try:
             self._server = await loop.create_server(
                 Connections(runner.server, settings.connections),
@@ -140,6 +141,7 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self._api.streams.stop()
         if self._runner is None:
             return True
         before, runner, self._runner = self.traffic.abandoned, self._runner, None

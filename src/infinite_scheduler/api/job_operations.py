@@ -1,14 +1,24 @@
 """Operations on one job, and the list of jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from infinite_scheduler.api.api_context import ApiContext
+from infinite_scheduler.api.audit import audited
 from infinite_scheduler.api.job_request import DelayText, JobHeaders, JobRequest, Moment, job_spec
-from infinite_scheduler.api.operation import Actor, ApiRequest, Operation, OperationCall, RawAnswer, Reply, Subject
+from infinite_scheduler.api.operation import (
+    LOCAL,
+    Actor,
+    ApiRequest,
+    Operation,
+    OperationCall,
+    RawAnswer,
+    Reply,
+    Subject,
+)
 from infinite_scheduler.api.refusal import HIDDEN_DATA, Refusal
 from infinite_scheduler.errors import (
     IntakeFull,
@@ -26,6 +36,7 @@ from infinite_scheduler.model import JobRecord, Status
 from infinite_scheduler.store.ledger import Role
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import AcceptedView, JobDetails, JobView, accepted_view, job_details, job_view
+from infinite_scheduler.views.times import IsoTime, iso_or_none
 
 _NOTHING = msgspec.Raw(b"null")
 
@@ -38,23 +49,36 @@ class JobFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     app: Annotated[str | None, Meta(description="Only jobs of this app.")] = None
     status: Annotated[Status | None, Meta(description="Only jobs in this state.")] = None
-    start: Annotated[str | None, Meta(description="Only jobs accepted for this time or later.")] = msgspec.field(
+    start: Annotated[str | None, Meta(description="Only jobs for this time or later.")] = msgspec.field(
         name="from", default=None
     )
-    end: Annotated[str | None, Meta(description="Only jobs accepted for a time before this.")] = msgspec.field(
+    end: Annotated[str | None, Meta(description="Only jobs for a time before this.")] = msgspec.field(
         name="to", default=None
     )
     tag: Annotated[str | None, Meta(description="Only jobs with this tag.")] = None
+    job_name: Annotated[str | None, Meta(description="Only jobs of this name.")] = msgspec.field(
+        name="name", default=None
+    )
+    group: Annotated[str | None, Meta(description="Only jobs of this group.")] = None
+    request_id: Annotated[str | None, Meta(description="Only jobs with this request id.")] = None
+    idempotency_key: Annotated[
+        str | None, Meta(description="Only the job that has this idempotency key, while the key is remembered.")
+    ] = None
+    error: Annotated[str | None, Meta(description="Only jobs whose last error has this text in it.")] = None
     newest: Annotated[bool, Meta(description="The latest times first.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="How many jobs a page has at most.")] = 100
     cursor: Annotated[str | None, Meta(description="Continue where the page that had this cursor ended.")] = None
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a list of jobs; `cursor` asks for the next, and is null at the end."""
+    """One page of a list of jobs; `cursor` asks for the next, and is null at the end.
+
+    A look has a bound: a page may have few jobs, or none, and still a cursor. `searched_to` says how far it came.
+    """
 
     jobs: Sequence[JobView]
     cursor: str | None
+    searched_to: IsoTime | None  # null: there is nothing more to look at
 
 
 class Reschedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,12 +110,21 @@ async def list_jobs(api: ApiContext, request: ApiRequest) -> JobPage:
         start=asked.start,
         end=asked.end,
         tag=asked.tag,
+        job_name=asked.job_name,
+        group=asked.group,
+        request_id=asked.request_id,
+        idempotency_key=asked.idempotency_key,
+        error=asked.error,
         newest_first=asked.newest,
         limit=asked.limit,
         cursor=asked.cursor,
     )
     shows = shows_data(api, request.actor)
-    return JobPage(jobs=[shown_job(record, shows=shows) for record in found.records], cursor=found.cursor)
+    return JobPage(
+        jobs=[shown_job(record, shows=shows) for record in found.records],
+        cursor=found.cursor,
+        searched_to=iso_or_none(found.searched_to_ms),
+    )
 
 
 async def show_job(api: ApiContext, request: ApiRequest) -> JobDetails:
@@ -116,27 +149,35 @@ async def explain_job(api: ApiContext, request: ApiRequest) -> Explanation:
 
 async def cancel_job(api: ApiContext, request: ApiRequest) -> JobView:
     """Cancel a job."""
-    return _changed(api, request, await api.client.cancel(request.path["id"]))
+    return await _changed(api, request, "cancel", api.client.cancel(request.path["id"]))
 
 
 async def reschedule_job(api: ApiContext, request: ApiRequest) -> JobView:
     """Move a job to another time."""
     to: Reschedule = request.body
-    return _changed(api, request, await api.client.reschedule(request.path["id"], at=to.at, delay=to.delay))
+    moving = api.client.reschedule(request.path["id"], at=to.at, delay=to.delay)
+    return await _changed(api, request, "reschedule", moving)
 
 
 async def run_job_now(api: ApiContext, request: ApiRequest) -> JobView:
     """Hand a job over at once."""
-    return _changed(api, request, await api.client.run_now(request.path["id"]))
+    return await _changed(api, request, "run now", api.client.run_now(request.path["id"]))
 
 
 async def retry_job(api: ApiContext, request: ApiRequest) -> JobView:
     """Try a settled job again."""
-    return _changed(api, request, await api.client.retry(request.path["id"]))
+    return await _changed(api, request, "retry", api.client.retry(request.path["id"]))
 
 
-def _changed(api: ApiContext, request: ApiRequest, record: JobRecord) -> JobView:
-    return shown_job(record, shows=shows_data(api, request.actor))
+async def _changed(api: ApiContext, request: ApiRequest, verb: str, change: Awaitable[JobRecord]) -> JobView:
+    """The job after the change. What people do with a token for operators is written down; what programs do is not."""
+    actor = request.actor
+    if actor.role is Role.OPERATE and actor.name != LOCAL:
+        async with audited(api, actor, f"{verb} job", request.path["id"]):
+            record = await change
+    else:
+        record = await change
+    return shown_job(record, shows=shows_data(api, actor))
 
 
 def shown_job(record: JobRecord, *, shows: bool) -> JobView:
@@ -187,7 +228,10 @@ JOB_OPERATIONS = (
         subject=Subject.JOBS,
         method="GET",
         path="/v1/jobs",
-        summary="List jobs in the order of the times for which they were accepted, a page at a time.",
+        summary=(
+            "List jobs, a page at a time: pending ones by the time at which they are due, all others by the time for "
+            "which they were accepted."
+        ),
         role=Role.READ,
         call=list_jobs,
         query=JobFilters,

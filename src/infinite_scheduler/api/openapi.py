@@ -61,6 +61,8 @@ def parameters_of(shape: type[msgspec.Struct]) -> Iterator[tuple[str, dict[str, 
             schema |= kinds[0]
         elif kinds:
             schema["anyOf"] = kinds
+        if ref := schema.pop("$ref", None):  # a list of words, which is short enough to stand here
+            schema |= {key: value for key, value in components[ref.rpartition("/")[2]].items() if key != "description"}
         yield name, schema
 
 

@@ -1,7 +1,7 @@
 """One operation of the API: how it is asked for, by whom, what it answers, and the function that does it."""
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -19,18 +19,24 @@ class Subject(enum.StrEnum):
 
     JOBS = "Jobs"
     MANY_JOBS = "Many jobs"
+    CLUSTER = "The cluster"
     APPS = "Apps"
     NODES = "Nodes and shards"
     TOPICS = "Topics and dead letters"
     STORE = "The store"
+    STATUS = "The status API of the Java scheduler"
     HEALTH = "Health"
     DESCRIPTION = "Description"
+
+
+LOCAL = "local"
+"""The name of whoever comes in without a token, where none is needed."""
 
 
 class Actor(msgspec.Struct, frozen=True):
     """Who asks."""
 
-    name: str  # of the token; "local" where none is needed
+    name: str  # of the token, or LOCAL
     role: Role
     address: str
 
@@ -63,6 +69,12 @@ class RawAnswer(msgspec.Struct, frozen=True):
 
 OperationCall = Callable[[ApiContext, ApiRequest], Awaitable[Any]]
 """The function that does what an operation is for."""
+
+
+class EventAnswer(msgspec.Struct, frozen=True):
+    """An answer that goes on: server-sent events, as they are to be written."""
+
+    events: AsyncGenerator[bytes, None]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """Turns the table of operations into routes: each request is admitted, read, done and answered in one place."""
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +13,7 @@ from infinite_scheduler.api.access import Access
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.body import BodyReader
 from infinite_scheduler.api.json_text import check_names, decode, scan, text_of
-from infinite_scheduler.api.operation import ApiRequest, Operation, RawAnswer, Reply
+from infinite_scheduler.api.operation import ApiRequest, EventAnswer, Operation, RawAnswer, Reply
 from infinite_scheduler.api.parameters import header_reader, read_query
 from infinite_scheduler.api.problem import (
     CONTENT_TYPE,
@@ -26,6 +27,10 @@ from infinite_scheduler.api.refusal import LARGE_BODY, NO_PATH, WRONG_METHOD, Re
 from infinite_scheduler.api.traffic import Traffic
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.observe.events import Observer, RequestFailed
+
+EVENTS: Final = "text/event-stream"
+SLOW_READER_S: Final = 5.0
+"""How long a listener may leave its events unread before it is dropped."""
 
 ENVELOPE: Final = 64 * 1024
 """How many bytes a body may have besides the data of a job."""
@@ -95,7 +100,10 @@ class Router:
 
     async def _answered(self, operation: Operation, read: ReadRequest, request: web.Request) -> web.StreamResponse:
         try:
-            return await self._answer(operation, await read(request))
+            value = await operation.call(self._api, await read(request))
+            if isinstance(value, EventAnswer):
+                return await _stream(request, value.events)
+            return _answer(operation, value)
         except SchedulerError as error:
             return problem_response(problem_of(error))
         except Refusal as refusal:
@@ -125,20 +133,6 @@ class Router:
 
         return read
 
-    async def _answer(self, operation: Operation, request: ApiRequest) -> web.StreamResponse:
-        value = await operation.call(self._api, request)
-        if isinstance(value, web.StreamResponse):
-            return value
-        status, headers = operation.status, SECURITY_HEADERS
-        if isinstance(value, Reply):
-            status, headers = value.status or status, {**headers, **value.headers}
-            value = value.value
-        if isinstance(value, RawAnswer):
-            return web.Response(
-                body=value.content, status=status, headers={**headers, "Content-Type": value.content_type}
-            )
-        return web.Response(body=_encode(value), status=status, headers=headers, content_type=operation.answer_type)
-
     @web.middleware
     async def _answer_problems(self, request: web.Request, handler: Handle) -> web.StreamResponse:
         """What no operation has answered: paths and methods that are not there, and errors that nobody foresaw."""
@@ -159,6 +153,39 @@ class Router:
             incident = secrets.token_hex(6)
             self._tell(RequestFailed(method=request.method, path=request.path, incident=incident, cause=error))
             return problem_response(unexpected_problem(incident))
+
+
+def _answer(operation: Operation, value: Any) -> web.Response:
+    status, headers = operation.status, SECURITY_HEADERS
+    if isinstance(value, Reply):
+        status, headers = value.status or status, {**headers, **value.headers}
+        value = value.value
+    if isinstance(value, RawAnswer):
+        return web.Response(body=value.content, status=status, headers={**headers, "Content-Type": value.content_type})
+    return web.Response(body=_encode(value), status=status, headers=headers, content_type=operation.answer_type)
+
+
+async def _stream(request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+    """Write events until they end, or the listener has gone or does not read them any more."""
+    try:
+        first = await anext(events)  # before anything is written: it may be refused
+        response = web.StreamResponse(headers={**SECURITY_HEADERS, "Content-Type": EVENTS})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await _write(response, first)
+            async for one in events:
+                await _write(response, one)
+            return response
+    finally:
+        await events.aclose()
+    if request.transport is not None:
+        request.transport.abort()
+    return response
+
+
+async def _write(response: web.StreamResponse, content: bytes) -> None:
+    async with asyncio.timeout(SLOW_READER_S):
+        await response.write(content)
 
 
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[Any] | None, *, optional: bool) -> Any:

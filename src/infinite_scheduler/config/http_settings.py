@@ -47,8 +47,12 @@ class HttpSettings(Section):
     """How many jobs may wait for a commit before more are refused."""
     connections: Annotated[int, whole(1)] = 1000
     """How many connections may be open at once."""
+    streams: Annotated[int, whole(1)] = 200
+    """How many event streams may be open at once."""
     body_timeout: PositiveDuration = timedelta(seconds=30)
     """How long the body of a request may take to arrive."""
+    herd: Annotated[int, whole(1)] = 5000
+    """A second in which more jobs of an app are due is a herd, which the forecast names."""
     overdue_alarm: PositiveDuration = timedelta(minutes=1)
     """A job that is overdue for longer is an alarm."""
     payloads: Literal["shown", "operators", "hidden"] = "shown"
