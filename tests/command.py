@@ -13,6 +13,9 @@ from unittest import mock
 
 from infinite_scheduler.cli.run import run
 
+NO_HTTP = {"INFINITE_SCHEDULER_HTTP__ENABLED": "false"}
+"""For nodes of tests: many run at once, and there is one default port. Tests of the server choose a free one."""
+
 
 def run_here(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = ""

@@ -5,6 +5,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.command import NO_HTTP
+
+os.environ.update(NO_HTTP)
+
 pytest_plugins = ["tests.services.fixtures"]
 
 EXAMPLES = 2_000 if os.environ.get("INFINITE_SCHEDULER_SOAK") else 40

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.command import run_here
+from tests.command import NO_HTTP, run_here
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +114,7 @@ def run_program(source: str, folder: Path) -> str:
 
 def environment() -> dict[str, str]:
     """The environment of a reader who has the package installed."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")} | NO_HTTP
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 

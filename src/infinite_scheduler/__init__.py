@@ -10,11 +10,13 @@ if TYPE_CHECKING:
         DestinationAway,
         HandlerError,
         HandlerTimeout,
+        IntakeFull,
         InvalidPayload,
         InvalidRequest,
         InvalidTime,
         KeyConflict,
         NotSupported,
+        PayloadTooLarge,
         SchedulerError,
         SendError,
         StoreBroken,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from infinite_scheduler.policy.retry import RetryPolicy
     from infinite_scheduler.scheduler import Scheduler
     from infinite_scheduler.sms import SmsRetryProducer, retry_time_after
+    from infinite_scheduler.status_api import JobStatusApi
     from infinite_scheduler.sync_client import SyncClient
 
 _HOME = {
@@ -47,11 +50,13 @@ _HOME = {
         "DestinationAway",
         "HandlerError",
         "HandlerTimeout",
+        "IntakeFull",
         "InvalidPayload",
         "InvalidRequest",
         "InvalidTime",
         "KeyConflict",
         "NotSupported",
+        "PayloadTooLarge",
         "SchedulerError",
         "SendError",
         "StoreBroken",
@@ -75,6 +80,7 @@ _HOME = {
     "policy.retry": ("RetryPolicy",),
     "scheduler": ("Scheduler",),
     "sms": ("SmsRetryProducer", "retry_time_after"),
+    "status_api": ("JobStatusApi",),
     "sync_client": ("SyncClient",),
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names}
@@ -90,12 +96,14 @@ __all__ = [
     "FireNow",
     "HandlerError",
     "HandlerTimeout",
+    "IntakeFull",
     "InvalidPayload",
     "InvalidRequest",
     "InvalidTime",
     "Job",
     "JobId",
     "JobRecord",
+    "JobStatusApi",
     "KafkaHandler",
     "KafkaIngestConfig",
     "KeyConflict",
@@ -103,6 +111,7 @@ __all__ = [
     "MultiAppSchedulerManager",
     "NewJob",
     "NotSupported",
+    "PayloadTooLarge",
     "Priority",
     "Retry",
     "RetryPolicy",

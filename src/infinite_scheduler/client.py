@@ -12,18 +12,17 @@ from infinite_scheduler.clock import Clock, SystemClock, sleep
 from infinite_scheduler.config import Settings, load_settings, settings_at
 from infinite_scheduler.errors import (
     InvalidRequest,
-    InvalidTime,
     KeyConflict,
     TooLate,
     Unavailable,
     UnknownJob,
     UnknownNode,
 )
-from infinite_scheduler.ingest.intake import SHARED, Intake
-from infinite_scheduler.ingest.request import make_spec
+from infinite_scheduler.ingest.intake import SHARED, Backlog, Intake
+from infinite_scheduler.ingest.request import due_time, make_spec
 from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
 from infinite_scheduler.observe.events import JobsCancelled, Observer, ignore
-from infinite_scheduler.policy.calendar import Delay, parse_duration, parse_moment
+from infinite_scheduler.policy.calendar import Delay, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.base import Store
@@ -231,12 +230,7 @@ class Client:
 
     def _when(self, at: DueTime | None, delay: Delay | None, now_ms: int) -> tuple[int, bool]:
         """The time, and whether it was given as such and not as a delay."""
-        if (at is None) == (delay is None):
-            raise InvalidTime("give either a time (at) or a delay, not both")
-        if delay is not None:
-            return now_ms + parse_duration(delay), False
-        relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
-        return parse_moment(at, now_ms=now_ms, zone=self._zone), not relative
+        return due_time(at, delay, now_ms=now_ms, zone=self._zone)
 
     # Changes
 
@@ -394,6 +388,11 @@ class Client:
         """Apps, nodes, shards and counts."""
         self._opened()
         return await self._store.survey()
+
+    @property
+    def backlog(self) -> Backlog:
+        """What calls in progress have given to this client, and is not durable yet."""
+        return self._opened().backlog
 
     @property
     def inbox(self) -> Inbox:

@@ -3,7 +3,8 @@
 SchedulerError
 ├── InvalidRequest            the caller must change something
 │   ├── InvalidTime             a time or a delay that cannot be read
-│   ├── InvalidPayload          not JSON, or too large
+│   ├── InvalidPayload          not JSON
+│   │   └── PayloadTooLarge       more bytes than are allowed
 │   ├── UnknownApp              the store has no app of this name
 │   ├── KeyConflict             an idempotency key was used before, with other content
 │   ├── HandlerError            a handler that cannot be found, imported or registered
@@ -18,6 +19,7 @@ SchedulerError
 ├── Unavailable               worth trying again                             (retryable)
 │   ├── StoreUnavailable        the store does not answer, or its answer was lost
 │   │   └── StoreBusy             locks were held for too long; nothing was written
+│   ├── IntakeFull              too many jobs wait to be stored
 │   ├── BrokerUnavailable       no Kafka broker answers, or the broker refuses the request
 │   ├── DestinationAway         what a handler hands over to takes nothing at the moment
 │   ├── HandlerTimeout          the handler exceeded its time-out
@@ -39,6 +41,7 @@ class ErrorKind(enum.StrEnum):
     """What is wrong, in one word; a door takes from it what it answers with, the command line its exit code."""
 
     INVALID = "invalid"  # the request cannot be understood, or asks for what is not allowed
+    TOO_LARGE = "too_large"  # the request has more bytes than are allowed
     UNKNOWN_APP = "unknown_app"  # the request names an app that the store does not know
     KEY_CONFLICT = "key_conflict"  # the request contradicts an earlier one with the same idempotency key
     NOT_SUPPORTED = "not_supported"  # this kind of store cannot do it
@@ -46,6 +49,7 @@ class ErrorKind(enum.StrEnum):
     NOT_FOUND = "not_found"  # the store has no such job, node or dead letter
     TOO_LATE = "too_late"  # it was possible, but something else happened before
     UNAVAILABLE = "unavailable"  # nothing was decided, and trying again may help
+    OVERLOADED = "overloaded"  # nothing was decided, since too much is asked for at once
     BROKEN = "broken"  # somebody must repair the store
     FAILED = "failed"  # something inside of a node failed that whoever asks cannot change
 
@@ -68,7 +72,13 @@ class InvalidTime(InvalidRequest):
 
 
 class InvalidPayload(InvalidRequest):
-    """The data of a job is not JSON, or is too large."""
+    """The data of a job is not JSON."""
+
+
+class PayloadTooLarge(InvalidPayload):
+    """The data of a job has more bytes than are allowed."""
+
+    kind = ErrorKind.TOO_LARGE
 
 
 class UnknownApp(InvalidRequest):
@@ -179,6 +189,12 @@ class StoreUnavailable(Unavailable):
 
 class StoreBusy(StoreUnavailable):
     """Another transaction held the locks that the call needs for longer than it waits. Nothing was written."""
+
+
+class IntakeFull(Unavailable):
+    """Too many jobs wait to be stored, so this one was not taken."""
+
+    kind = ErrorKind.OVERLOADED
 
 
 class BrokerUnavailable(Unavailable):

@@ -175,6 +175,11 @@ class MultiAppScheduler:
         self.stop_all()
 
     @property
+    def scheduler(self) -> Scheduler:
+        """The node that it runs, for what reads its settings, handlers and counters."""
+        return self._scheduler
+
+    @property
     def is_running(self) -> bool:
         """Has it been started, and not stopped?"""
         return self._thread.running

@@ -26,10 +26,11 @@ from infinite_scheduler.handlers.checks import Checks, Validate
 from infinite_scheduler.handlers.python import PythonHandler
 from infinite_scheduler.model import check_app_name
 from infinite_scheduler.observe.counters import Counters
-from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, several
+from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, TaskFailed, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.observe.readings import NodeReading
 from infinite_scheduler.observe.vitals_writer import VitalsWriter
+from infinite_scheduler.part import Part
 from infinite_scheduler.policy.calendar import Delay, parse_duration
 from infinite_scheduler.policy.misfire import FireNow, Misfire
 from infinite_scheduler.policy.retry import RetryPolicy
@@ -76,6 +77,7 @@ class Scheduler(Client):
         self._life = asyncio.Lock()  # a stop waits for a start in progress, so that it finds all that was created
         self._clean = True
         self._doors = Doors(self.settings.kafka)
+        self._parts: list[Part] = []
         for name, app in self.settings.apps.items():
             self.add_app(
                 name,
@@ -203,6 +205,12 @@ class Scheduler(Client):
         """The doors of these topics since the last start: `metrics`, `is_running`, `ready`, `lag`."""
         return self._doors.open
 
+    def add_part(self, part: Part) -> None:
+        """Run something beside the engine: it starts after the engine and its topics, and stops before them."""
+        if self._engine is not None:
+            raise InvalidRequest("the node is already running: add its parts before it starts")
+        self._parts.append(part)
+
     # Life
 
     async def start(self) -> None:
@@ -259,6 +267,8 @@ class Scheduler(Client):
             raise
         try:
             self._doors.start()
+            for part in self._parts:
+                await part.start()
         except BaseException:
             await self._stop()
             raise
@@ -296,11 +306,19 @@ class Scheduler(Client):
     async def _stop(self) -> None:
         if self._engine is not None:
             node = self.settings.node
+            parts = [await self._end(part) for part in reversed(self._parts)]
             shut = await self._doors.stop((node.stop_timeout + node.heartbeat).total_seconds())
-            self._clean = await self._engine.stop() and shut
+            self._clean = await self._engine.stop() and shut and all(parts)
             self._engine = None
         self._lift_fork_guard()
         await self.close()
+
+    async def _end(self, part: Part) -> bool:
+        try:
+            return await part.stop()
+        except Exception as error:  # noqa: BLE001 - a part that cannot end must not keep the engine from settling
+            self._tell(TaskFailed(part=type(part).__name__, error=f"{type(error).__name__}: {error}"))
+            return False
 
     def _lift_fork_guard(self) -> None:
         if self._fork_guard is not None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.command import NO_HTTP
+
 ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / ".cache" / "wheels"
 PLACES = ROOT / ".cache" / "acceptance"
@@ -106,4 +108,4 @@ def _run(*command: str) -> None:
 def clean_environment() -> dict[str, str]:
     """This process's environment without anything that would lead Python or the scheduler elsewhere."""
     leading = ("PYTHON", "INFINITE_SCHEDULER_", "PIP_", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if not name.startswith(leading)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(leading)} | NO_HTTP

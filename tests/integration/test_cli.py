@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
-from tests.command import run_here
+from tests.command import NO_HTTP, run_here
 from tests.waiting import until
 
 HANDLERS = """
@@ -84,7 +84,8 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+        self.env = own | NO_HTTP
         (folder / "handlers.py").write_text(HANDLERS, encoding="utf-8")
         self.write("scheduler.toml", CONFIG)
 

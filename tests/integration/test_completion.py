@@ -13,7 +13,21 @@ from infinite_scheduler import SyncClient
 from tests.command import run_here
 
 PROGRAM = "infinite-scheduler"
-COMMANDS = {"demo", "serve", "schedule", "nodes", "explain", "jobs", "apps", "migrate", "topics", "ingest", "dlq"}
+COMMANDS = {
+    "demo",
+    "serve",
+    "http",
+    "schedule",
+    "nodes",
+    "explain",
+    "jobs",
+    "apps",
+    "migrate",
+    "topics",
+    "ingest",
+    "dlq",
+    "tokens",
+}
 NO_DETECTION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # then --show-completion takes the shell's name
 
 

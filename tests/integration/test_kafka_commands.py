@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.command import run_here
+from tests.command import NO_HTTP, run_here
 from tests.services.kafka import GuardedKafka
 from tests.services.topics import MakeTopic, delete_topics, make_topic, read, told, write
 from tests.waiting import until
@@ -73,7 +73,9 @@ class KafkaCommandRig:
         return until(as_expected, "the status of the topic is as expected", every_s=0.1)
 
     def _env(self, more: dict[str, str] | None) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")
+        } | NO_HTTP
         return own | (more or {})
 
 

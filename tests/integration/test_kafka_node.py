@@ -22,6 +22,7 @@ from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.ingest.metrics import METRICS
 from infinite_scheduler.kafka.embedded import embedded_broker
 from infinite_scheduler.observe.events import Event, IngestStopped, MessagesTaken
+from tests.command import NO_HTTP
 from tests.services.topics import MakeTopic, read, write
 from tests.waiting import until
 
@@ -214,7 +215,7 @@ RETRY = {
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Mapping[str, Any]]]:
     """A node as a process of its own, and what it said when it was ready."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("INFINITE_SCHEDULER_")} | NO_HTTP
     command = [sys.executable, "-m", "infinite_scheduler", "serve", "--config", "scheduler.toml", "--json", *arguments]
     with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:

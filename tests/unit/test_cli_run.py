@@ -25,6 +25,8 @@ KINDS = [
     (errors.UnknownLetter, "not_found", 3),
     (errors.TooLate, "too_late", 4),
     (errors.PositionsMoved, "too_late", 4),
+    (errors.PayloadTooLarge, "too_large", 2),
+    (errors.IntakeFull, "overloaded", 5),
     (errors.Unavailable, "unavailable", 5),
     (errors.StoreUnavailable, "unavailable", 5),
     (errors.StoreBusy, "unavailable", 5),

@@ -114,6 +114,11 @@ EVERY: list[events.Event] = [
     events.TopicAnew(topic="jobs", partition=1, position=5, topic_id="AAAA"),
     events.TaskFailed(part="settler", error="e"),
     events.JobsCancelled(app="shop", count=1),
+    events.HttpOpened(url="http://127.0.0.1:7070"),
+    events.HttpPortTaken(address="127.0.0.1:7070"),
+    events.HttpUnencrypted(url="http://0.0.0.0:7070"),
+    events.HandlerMissing(app="shop", error="no module"),
+    events.RequestFailed(method="GET", path="/v1/jobs", incident="i", cause=ValueError("x")),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from infinite_scheduler.cli.arguments import At, In
+from infinite_scheduler.cli.http_commands import http, tokens
 from infinite_scheduler.cli.kafka_commands import dlq, ingest, topics
 from infinite_scheduler.cli.shared_options import Debug, Json, SharedOptions, with_options
 
@@ -35,6 +36,7 @@ app.add_typer(nodes, name="nodes")
 app.add_typer(topics, name="topics")
 app.add_typer(ingest, name="ingest")
 app.add_typer(dlq, name="dlq")
+app.add_typer(tokens, name="tokens")
 
 
 def _show_version(wanted: bool) -> None:
@@ -142,6 +144,9 @@ def serve(
     from infinite_scheduler.cli.serve import run_node
 
     return run_node(options, {"kafka.bootstrap_servers": kafka, "node.id": node_id})
+
+
+app.command()(http)
 
 
 @app.command()

@@ -29,6 +29,7 @@ INTERRUPTED: Final = 130  # 128 plus the number of SIGINT, as in shells
 
 EXIT_CODES: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.INVALID: BAD_INPUT,
+    ErrorKind.TOO_LARGE: BAD_INPUT,
     ErrorKind.UNKNOWN_APP: BAD_INPUT,
     ErrorKind.KEY_CONFLICT: BAD_INPUT,
     ErrorKind.NOT_SUPPORTED: BAD_INPUT,
@@ -36,6 +37,7 @@ EXIT_CODES: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.NOT_FOUND: NOT_FOUND,
     ErrorKind.TOO_LATE: TOO_LATE,
     ErrorKind.UNAVAILABLE: NO_STORE,
+    ErrorKind.OVERLOADED: NO_STORE,
     ErrorKind.BROKEN: NO_STORE,
     ErrorKind.FAILED: FAILURE,
 }

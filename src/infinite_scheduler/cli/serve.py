@@ -6,18 +6,21 @@ import os
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from infinite_scheduler.cli.output import plain
 from infinite_scheduler.cli.shared_options import SharedOptions
-from infinite_scheduler.config import Settings
+from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.errors import ConfigError
-from infinite_scheduler.observe.logs import configure_logging
+from infinite_scheduler.observe.logs import LogWriter, configure_logging
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
 from infinite_scheduler.store import shown_url
+
+if TYPE_CHECKING:
+    from infinite_scheduler.api.http_server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +39,29 @@ def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
             "and pass the file with --config"
         )
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)
-    return _run_to_the_end(_serve(Scheduler(settings=settings), settings, as_json=options.as_json))
+    scheduler = Scheduler(settings=settings)
+    server = _http_server(scheduler) if settings.http.enabled else None
+    if server is not None:
+        scheduler.add_part(server)
+    return run_to_the_end(_serve(scheduler, server, as_json=options.as_json))
 
 
-def _run_to_the_end(main: Coroutine[Any, Any, int]) -> int:
+def _http_server(scheduler: Scheduler) -> "HttpServer":
+    from infinite_scheduler.configured_http import http_server, signs_of  # noqa: PLC0415 - not where it is disabled
+
+    return http_server(
+        scheduler,
+        scheduler.settings,
+        SystemClock(),
+        LogWriter(),
+        handlers=scheduler.apps,
+        topics=scheduler.ingests,
+        node_signs=signs_of(scheduler.counters, lambda: scheduler.doors),
+        may_give_way=True,
+    )
+
+
+def run_to_the_end(main: Coroutine[Any, Any, int]) -> int:
     """Run in an event loop: go on if a handler stops it, and wait for no task that refuses to end."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(main)
@@ -59,18 +81,18 @@ def _run_to_the_end(main: Coroutine[Any, Any, int]) -> int:
         loop.close()
 
 
-async def _serve(scheduler: Scheduler, settings: Settings, *, as_json: bool) -> int:
+async def _serve(scheduler: Scheduler, server: "HttpServer | None", *, as_json: bool) -> int:
     stop = asyncio.Event()
     StopSignals(setting(stop)).__enter__()  # until the process has ended, which may have to wait for threads
     await scheduler.start()
-    _print_start(scheduler, as_json=as_json)
+    _print_start(scheduler, None if server is None else server.url, as_json=as_json)
     await uncancelled(stop.wait)
-    seconds = settings.node.stop_timeout.total_seconds()
+    seconds = scheduler.settings.node.stop_timeout.total_seconds()
     logger.info("Stopping: jobs in flight have up to %g s to end; a second signal ends the node at once.", seconds)
     return 0 if await uncancelled(scheduler.stop) else 1
 
 
-def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
+def _print_start(scheduler: Scheduler, http: str | None, *, as_json: bool) -> None:
     settings = scheduler.settings
     apps, url = sorted(settings.apps), shown_url(settings.store.address_url)
     topics = [config.topic for config in scheduler.ingests]
@@ -81,12 +103,14 @@ def _print_start(scheduler: Scheduler, *, as_json: bool) -> None:
             "store": url,
             "apps": apps,
             "topics": topics,
+            "http": http,
             "pid": os.getpid(),
         }
         print(msgspec.json.encode(line).decode(), flush=True)
         return
     release = version("infinite-scheduler")
     reads = f", reads {', '.join(topics)}" if topics else ""
-    what = f"node {scheduler.node_id} runs {', '.join(apps)} on {url}{reads}"
+    answers = f", answers at {http}" if http is not None else ""
+    what = f"node {scheduler.node_id} runs {', '.join(apps)} on {url}{reads}{answers}"
     text = f"infinite-scheduler {release}: {what} (Ctrl-C stops it)"
     print(plain(text), flush=True)

@@ -148,4 +148,4 @@ def hides(path: Sequence[str | int], value: object) -> bool:
     """May the value at this path be a secret, or contain one?"""
     last = str(path[-1]) if path else ""
     ours = path[0] in {"kafka", "ingest"} if path else False
-    return last == "password" or (ours and (is_secret(last) or is_secret(str(value))))
+    return last in {"password", "token"} or (ours and (is_secret(last) or is_secret(str(value))))

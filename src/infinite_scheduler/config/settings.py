@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from infinite_scheduler.config.apps import AnyApp
+from infinite_scheduler.config.http_settings import HttpSettings
 from infinite_scheduler.config.kafka_settings import IngestSettings, KafkaSettings
 from infinite_scheduler.config.section import Section
 from infinite_scheduler.config.store_settings import StoreSettings
@@ -115,6 +116,7 @@ class Settings(BaseSettings):
     time: TimeSettings = TimeSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    http: HttpSettings = HttpSettings()
     kafka: KafkaSettings = KafkaSettings()
     ingest: tuple[IngestSettings, ...] = ()
     apps: dict[AppName, AnyApp] = {}

@@ -27,6 +27,9 @@ _NODE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+")
 _FILLED: Final = re.compile(r".*\S.*")
 _GROUP: Final = re.compile(r"(?=.*\S).{1,255}")
+_ROOT_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+_TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TOKEN: Final = re.compile(r"[!-~]{16,256}")
 _BROKER: Final = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(\d{1,5}))?")
 
 
@@ -199,6 +202,11 @@ Properties = Annotated[
         Annotated[str | int | float | bool, BeforeValidator(_plain)],
     ],
     BeforeValidator(_flat),
+]
+RootPath = Annotated[str, _matching(_ROOT_PATH, 'a path without a slash at its end, such as "/scheduler"')]
+TokenName = Annotated[str, _matching(_TOKEN_NAME, "1 to 64 letters, digits, dots, dashes or underscores")]
+TokenText = Annotated[
+    str, _matching(_TOKEN, "16 to 256 characters without spaces, such as `openssl rand -hex 32` prints")
 ]
 MessageValue = Annotated[Literal["generic", "data"] | dict[str, Any], BeforeValidator(_known_value)]
 MisfireWord = Annotated[Literal["fire_now", "skip"], BeforeValidator(_known_misfire)]

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +26,13 @@ class Call(msgspec.Struct):
     answer: asyncio.Future[Sequence[Accepted]]
 
 
+class Backlog(NamedTuple):
+    """What was given to an intake and is not durable yet."""
+
+    jobs: int
+    bytes: int  # of their payloads
+
+
 class Intake:
     """Commits jobs, all or none of each call, with as many calls at a time as have arrived meanwhile."""
 
@@ -36,6 +44,12 @@ class Intake:
         self._calls: deque[Call] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._jobs = self._bytes = 0
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits for its commit, or is being committed."""
+        return Backlog(self._jobs, self._bytes)
 
     async def accept(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs. Durable on return."""
@@ -45,6 +59,7 @@ class Intake:
             raise Unavailable("the client is being closed, and no job was accepted: open it again, and schedule anew")
         call = Call(specs, asyncio.get_running_loop().create_future())
         self._calls.append(call)
+        self._count([call], 1)
         if self._task is None or self._task.done():  # done: it was cancelled before its first step
             self._task = asyncio.create_task(self._run(), name="intake")
         return await call.answer
@@ -58,9 +73,16 @@ class Intake:
     async def _run(self) -> None:
         try:
             while self._calls:
-                await self._commit(self._gathered())
+                calls = self._gathered()
+                await self._commit(calls)
+                self._count(calls, -1)
         finally:
             self._task = None
+
+    def _count(self, calls: Sequence[Call], way: int) -> None:
+        for call in calls:  # also of callers that do not wait any more: their jobs still do
+            self._jobs += way * len(call.specs)
+            self._bytes += way * sum([len(spec.payload) for spec in call.specs])
 
     def _gathered(self) -> list[Call]:
         calls, jobs = [self._calls.popleft()], 0
@@ -86,6 +108,7 @@ class Intake:
             for call in (*calls, *self._calls):
                 call.answer.cancel()
             self._calls.clear()
+            self._jobs = self._bytes = 0
             raise
         else:
             self._answer(calls, accepted)

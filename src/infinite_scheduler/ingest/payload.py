@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidPayload
+from infinite_scheduler.errors import InvalidPayload, PayloadTooLarge
 
 MAX_PAYLOAD: Final = 1024 * 1024
 MAX_DEPTH: Final = 100  # of lists and objects: far below the limits of decoders
@@ -64,7 +64,7 @@ def read_payload(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Any:
 
 def _check_size(payload: bytes, max_payload: int) -> None:
     if len(payload) > max_payload:
-        raise InvalidPayload(
+        raise PayloadTooLarge(
             f"the payload has {len(payload)} bytes, but at most {max_payload} are allowed: send less, such as a "
             "reference to the data, or raise the setting limits.payload"
         )

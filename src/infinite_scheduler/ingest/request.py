@@ -12,7 +12,7 @@ import msgspec
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest, InvalidTime
 from infinite_scheduler.ingest.payload import MAX_PAYLOAD, as_bytes, encode_data, read_payload
 from infinite_scheduler.model import MAX_DUE_MS, JobSpec, Priority, check_app_name
-from infinite_scheduler.policy.calendar import parse_moment
+from infinite_scheduler.policy.calendar import parse_duration, parse_moment
 
 MAX_TEXT: Final = 200
 MAX_TAGS: Final = 16
@@ -80,6 +80,16 @@ def make_spec(  # noqa: PLR0913 - one parameter for each field of a job
         group=None if group is None else _text("group", group),
         tags=_tags(tags) if tags != () else (),
     )
+
+
+def due_time(at: object, delay: object, *, now_ms: int, zone: ZoneInfo) -> tuple[int, bool]:
+    """The moment that was asked for, as a time or as a delay from now, and whether it was given as a time."""
+    if (at is None) == (delay is None):
+        raise InvalidTime("give either a time (at) or a delay, not both")
+    if delay is not None:
+        return now_ms + parse_duration(delay), False
+    relative = isinstance(at, str) and at.strip().lower().startswith(("+", "in ", "now"))
+    return parse_moment(at, now_ms=now_ms, zone=zone), not relative
 
 
 def digest(data: Any, scheduled_ms: int | None) -> bytes:

@@ -438,6 +438,40 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     error: str
 
 
+class HttpOpened(Event, frozen=True, kw_only=True):
+    """The HTTP server of this process answers requests."""
+
+    url: str
+
+
+class HttpPortTaken(Event, frozen=True, kw_only=True):
+    """Another process has the default port, so this one answers no HTTP requests."""
+
+    address: str
+
+
+class HttpUnencrypted(Event, frozen=True, kw_only=True):
+    """The HTTP server can be reached from other machines, and what is said to it can be read on the way."""
+
+    url: str
+
+
+class HandlerMissing(Event, frozen=True, kw_only=True):
+    """A process that only answers requests cannot load the handler of an app, whose checks of data it would use."""
+
+    app: str
+    error: str
+
+
+class RequestFailed(Event, frozen=True, kw_only=True):
+    """An HTTP request ended with an unexpected error; whoever asked was told the incident alone."""
+
+    method: str
+    path: str
+    incident: str
+    cause: BaseException
+
+
 Observer = Callable[[Event], None]
 """Receives events; it must not raise and must return at once."""
 

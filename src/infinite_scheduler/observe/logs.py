@@ -234,6 +234,25 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
         logging.ERROR,
         "A part of the scheduler met an unexpected error; it continues. If no handler of yours raised it, report it.",
     ),
+    events.HttpOpened: LogLine("http", logging.INFO, "HTTP requests are answered at:", closing="url"),
+    events.HttpPortTaken: LogLine(
+        "http",
+        logging.WARNING,
+        "Another process has the default HTTP port, so this one answers no HTTP requests; jobs are not concerned. "
+        "Set http.port to another port, to 0 for any free one, or http.enabled to false.",
+    ),
+    events.HttpUnencrypted: LogLine(
+        "http",
+        logging.WARNING,
+        "HTTP requests from other machines are answered without TLS: tokens and data can be read on the way. "
+        "Set http.certificate and http.key, or let a proxy encrypt.",
+    ),
+    events.HandlerMissing: LogLine(
+        "http",
+        logging.WARNING,
+        "The handler of this app cannot be loaded here, so its checks of data do not count in this process.",
+    ),
+    events.RequestFailed: LogLine("http", logging.ERROR, "An HTTP request ended with an unexpected error."),
 }
 """The line of every kind of event."""
 
@@ -245,8 +264,8 @@ _GIVEN_UP: Final = LogLine(
 class LogWriter:
     """An observer that writes log lines.
 
-    They go to the loggers `infinite_scheduler.engine`, `.handlers`, `.cluster`, `.store`, `.ingest` and `.ingest.kafka`
-    of the standard library, so that they appear wherever the surrounding program wants its log lines.
+    They go to the loggers `infinite_scheduler.engine`, `.handlers`, `.cluster`, `.store`, `.ingest`, `.ingest.kafka`
+    and `.http` of the standard library, so that they appear wherever the surrounding program wants its log lines.
     """
 
     def __init__(self) -> None:
@@ -292,7 +311,7 @@ def _detail(event: Event) -> str:
         case events.LeaseLapsed():
             why = f": {event.error}" if event.error is not None else "."
             detail = f" It lapsed after {event.silent_ms / 1000:.1f} s without a heartbeat{why}"
-        case events.AppHeldBack() | events.DestinationUnready():
+        case events.AppHeldBack() | events.DestinationUnready() | events.HandlerMissing():
             detail = f" App {event.app}: {event.error}"
         case events.OrphanApp():
             detail = f" App {event.app}."
@@ -300,6 +319,8 @@ def _detail(event: Event) -> str:
             detail = f" {event.count} of topic {event.topic}: {'; '.join(event.errors)}"
         case events.TopicAway() | events.IngestPaused() | events.DeadLettersWait() | events.ChecksFailing():
             detail = f" Topic {event.topic}: {event.error}"
+        case events.HttpPortTaken():
+            detail = f" It is {event.address}."
         case events.ClockOff():
             detail = f" It is off by {-event.offset_ms / 1000:+.1f} s."
         case _:
@@ -309,7 +330,7 @@ def _detail(event: Event) -> str:
 
 def _cause(event: Event) -> BaseException | None:
     """The exception whose traceback belongs to the line: not a time-out of ours, and nothing that cannot be printed."""
-    cause = event.cause if isinstance(event, events.AttemptFailed) else None
+    cause = event.cause if isinstance(event, events.AttemptFailed | events.RequestFailed) else None
     if cause is None or isinstance(cause, SchedulerError):
         return None
     try:

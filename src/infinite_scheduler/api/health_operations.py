@@ -1,0 +1,156 @@
+"""Operations for those who watch: does this process live, can it accept jobs, is anything wrong elsewhere?"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from infinite_scheduler.api.api_context import ApiContext
+from infinite_scheduler.api.operation import ApiRequest, Operation, Reply, Subject
+from infinite_scheduler.api.refusal import NOT_READY, Refusal
+from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.store.looking import Survey
+from infinite_scheduler.views.app import AppState, app_views
+from infinite_scheduler.views.times import span
+
+PATIENCE_S: Final = 2.0
+"""How long a look at the store may take before this process counts as not ready."""
+
+OK: Final = 200
+ALARM: Final = 503
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """All is well, as far as was asked."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a person should look at."""
+
+    kind: Literal["overdue", "no_node", "held_back", "early", "swept", "topic"]
+    about: str  # the app or the topic
+    detail: str
+
+
+class Alarms(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong, if anything is."""
+
+    alarms: Sequence[Alarm]
+
+
+async def live(api: ApiContext, request: ApiRequest) -> Health:
+    """The event loop turns: it has just answered."""
+    del api, request
+    return Health()
+
+
+async def ready(api: ApiContext, request: ApiRequest) -> Health:
+    """Jobs can be accepted durably now: the store answers, and the queue in front of it is not full."""
+    del request
+    api.check_room(1, 0)
+    await _look(api)
+    return Health()
+
+
+async def alarms(api: ApiContext, request: ApiRequest) -> Reply:
+    """What is wrong anywhere: 503 if anything is."""
+    del request
+    found = [*_cluster_alarms(api, await _look(api)), *_node_alarms(api)]
+    return Reply(value=Alarms(alarms=found), status=ALARM if found else OK)
+
+
+async def _look(api: ApiContext) -> Survey:
+    """Look at the store, not for long. A look that takes longer is left to end by itself."""
+    look = asyncio.ensure_future(api.client.survey())
+    done, _ = await asyncio.wait({look}, timeout=PATIENCE_S)
+    if not done:
+        look.add_done_callback(_forget)
+        raise Refusal(NOT_READY, f"the store has not answered within {PATIENCE_S:g} s")
+    try:
+        return look.result()
+    except SchedulerError as error:
+        raise Refusal(NOT_READY, f"the store cannot be used: {error}") from None
+
+
+def _forget(look: "asyncio.Future[Survey]") -> None:
+    if not look.cancelled():
+        look.exception()  # whoever asked has gone: nothing else may complain
+
+
+def _cluster_alarms(api: ApiContext, survey: Survey) -> Sequence[Alarm]:
+    found = []
+    for app in app_views(survey, api.now_ms, api.lease_ms):
+        if app.state is AppState.NO_NODE:
+            detail = f"no running node can hand over the jobs of app {app.app}: start one that has a handler for it"
+            found.append(Alarm(kind="no_node", about=app.app, detail=detail))
+        found += [
+            Alarm(
+                kind="held_back",
+                about=app.app,
+                detail=f"node {held.node} holds app {app.app} back since {held.since}: {held.reason}",
+            )
+            for held in app.held_back
+        ]
+    return found
+
+
+def _node_alarms(api: ApiContext) -> Sequence[Alarm]:
+    """What the node in this process says of itself."""
+    if api.node_signs is None:
+        return ()
+    signs, found = api.node_signs(), []
+    if signs.oldest_overdue_ms > api.overdue_alarm_ms:
+        detail = (
+            f"a job of this node has been due for {span(signs.oldest_overdue_ms)}: infinite-scheduler explain says why"
+        )
+        found.append(Alarm(kind="overdue", about="this node", detail=detail))
+    if signs.early:
+        detail = f"{signs.early} jobs were taken back, since a clock was set back: check how clocks are synchronised"
+        found.append(Alarm(kind="early", about="this node", detail=detail))
+    if signs.swept:
+        detail = f"the safety net found {signs.swept} jobs that were not in memory: please report it"
+        found.append(Alarm(kind="swept", about="this node", detail=detail))
+    found += [
+        Alarm(kind="topic", about=topic, detail=f"topic {topic} is not read: infinite-scheduler ingest status says why")
+        for topic, is_ready in signs.topics_ready.items()
+        if not is_ready
+    ]
+    return found
+
+
+HEALTH_OPERATIONS = (
+    Operation(
+        name="live",
+        subject=Subject.HEALTH,
+        method="GET",
+        path="/health/live",
+        summary="Does this process live? It does if it answers.",
+        role=None,
+        call=live,
+        answer=Health,
+    ),
+    Operation(
+        name="ready",
+        subject=Subject.HEALTH,
+        method="GET",
+        path="/health/ready",
+        summary="Can this process accept jobs durably now? The store is looked at, for two seconds at most.",
+        role=None,
+        call=ready,
+        answer=Health,
+    ),
+    Operation(
+        name="alarms",
+        subject=Subject.HEALTH,
+        method="GET",
+        path="/health/alarms",
+        summary="Is anything wrong that a person should look at? 503 if so.",
+        role=None,
+        call=alarms,
+        answer=Alarms,
+        more_statuses=(ALARM,),
+    ),
+)

@@ -1,0 +1,278 @@
+"""Operations on one job, and the list of jobs."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from infinite_scheduler.api.api_context import ApiContext
+from infinite_scheduler.api.audit import audited
+from infinite_scheduler.api.job_request import DelayText, JobHeaders, JobRequest, Moment, job_spec
+from infinite_scheduler.api.operation import (
+    LOCAL,
+    Actor,
+    ApiRequest,
+    Operation,
+    OperationCall,
+    RawAnswer,
+    Reply,
+    Subject,
+)
+from infinite_scheduler.api.refusal import HIDDEN_DATA, Refusal
+from infinite_scheduler.errors import (
+    IntakeFull,
+    InvalidRequest,
+    KeyConflict,
+    NotSupported,
+    PayloadTooLarge,
+    StoreUnavailable,
+    TooLate,
+    Unavailable,
+    UnknownApp,
+    UnknownJob,
+)
+from infinite_scheduler.model import JobRecord, Status
+from infinite_scheduler.store.ledger import Role
+from infinite_scheduler.views.explain import Explanation, explain
+from infinite_scheduler.views.job import AcceptedView, JobDetails, JobView, accepted_view, job_details, job_view
+from infinite_scheduler.views.times import IsoTime, iso_or_none
+
+_NOTHING = msgspec.Raw(b"null")
+
+CHANGE_ERRORS = (InvalidRequest, UnknownJob, TooLate, NotSupported, Unavailable)
+ACCEPT_ERRORS = (UnknownApp, KeyConflict, PayloadTooLarge, InvalidRequest, NotSupported, IntakeFull, StoreUnavailable)
+
+
+class JobFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs to list."""
+
+    app: Annotated[str | None, Meta(description="Only jobs of this app.")] = None
+    status: Annotated[Status | None, Meta(description="Only jobs in this state.")] = None
+    start: Annotated[str | None, Meta(description="Only jobs for this time or later.")] = msgspec.field(
+        name="from", default=None
+    )
+    end: Annotated[str | None, Meta(description="Only jobs for a time before this.")] = msgspec.field(
+        name="to", default=None
+    )
+    tag: Annotated[str | None, Meta(description="Only jobs with this tag.")] = None
+    job_name: Annotated[str | None, Meta(description="Only jobs of this name.")] = msgspec.field(
+        name="name", default=None
+    )
+    group: Annotated[str | None, Meta(description="Only jobs of this group.")] = None
+    request_id: Annotated[str | None, Meta(description="Only jobs with this request id.")] = None
+    idempotency_key: Annotated[
+        str | None, Meta(description="Only the job that has this idempotency key, while the key is remembered.")
+    ] = None
+    error: Annotated[str | None, Meta(description="Only jobs whose last error has this text in it.")] = None
+    newest: Annotated[bool, Meta(description="The latest times first.")] = False
+    limit: Annotated[int, Meta(ge=1, le=1000, description="How many jobs a page has at most.")] = 100
+    cursor: Annotated[str | None, Meta(description="Continue where the page that had this cursor ended.")] = None
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list of jobs; `cursor` asks for the next, and is null at the end.
+
+    A look has a bound: a page may have few jobs, or none, and still a cursor. `searched_to` says how far it came.
+    """
+
+    jobs: Sequence[JobView]
+    cursor: str | None
+    searched_to: IsoTime | None  # null: there is nothing more to look at
+
+
+class Reschedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The moment to which a job is moved: either a time or a delay from now."""
+
+    at: Moment | None = None
+    delay: DelayText | None = None
+
+
+async def schedule_job(api: ApiContext, request: ApiRequest) -> Reply:
+    """Accept one job: durable when it is answered. Calls that come at once share a commit."""
+    job: JobRequest = request.body
+    spec = job_spec(api, job, api.now_ms, request.headers)
+    api.check_room(1, len(spec.payload))
+    (accepted,) = await api.client.submit([spec])
+    return Reply(
+        value=accepted_view(accepted),
+        status=200 if accepted.repeated else 201,
+        headers={"Location": f"{api.root_path}/v1/jobs/{accepted.id}"},
+    )
+
+
+async def list_jobs(api: ApiContext, request: ApiRequest) -> JobPage:
+    """One page of jobs."""
+    asked: JobFilters = request.query
+    found = await api.client.find(
+        asked.app,
+        status=asked.status,
+        start=asked.start,
+        end=asked.end,
+        tag=asked.tag,
+        job_name=asked.job_name,
+        group=asked.group,
+        request_id=asked.request_id,
+        idempotency_key=asked.idempotency_key,
+        error=asked.error,
+        newest_first=asked.newest,
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    shows = shows_data(api, request.actor)
+    return JobPage(
+        jobs=[shown_job(record, shows=shows) for record in found.records],
+        cursor=found.cursor,
+        searched_to=iso_or_none(found.searched_to_ms),
+    )
+
+
+async def show_job(api: ApiContext, request: ApiRequest) -> JobDetails:
+    """Everything about one job."""
+    details = job_details(await api.client.get(request.path["id"]))
+    return details if shows_data(api, request.actor) else msgspec.structs.replace(details, data=_NOTHING)
+
+
+async def show_payload(api: ApiContext, request: ApiRequest) -> RawAnswer:
+    """The data of a job, byte for byte."""
+    record = await api.client.get(request.path["id"])
+    if not shows_data(api, request.actor):
+        raise Refusal(HIDDEN_DATA, f"the data of jobs is not shown to {request.actor.role} (http.payloads)")
+    return RawAnswer(record.job.payload, "application/json")
+
+
+async def explain_job(api: ApiContext, request: ApiRequest) -> Explanation:
+    """Why a job has not been handed over."""
+    record = await api.client.get(request.path["id"])
+    return explain(record, await api.client.survey(), now_ms=api.now_ms, lease_ms=api.lease_ms)
+
+
+async def cancel_job(api: ApiContext, request: ApiRequest) -> JobView:
+    """Cancel a job."""
+    return await _changed(api, request, "cancel", api.client.cancel(request.path["id"]))
+
+
+async def reschedule_job(api: ApiContext, request: ApiRequest) -> JobView:
+    """Move a job to another time."""
+    to: Reschedule = request.body
+    moving = api.client.reschedule(request.path["id"], at=to.at, delay=to.delay)
+    return await _changed(api, request, "reschedule", moving)
+
+
+async def run_job_now(api: ApiContext, request: ApiRequest) -> JobView:
+    """Hand a job over at once."""
+    return await _changed(api, request, "run now", api.client.run_now(request.path["id"]))
+
+
+async def retry_job(api: ApiContext, request: ApiRequest) -> JobView:
+    """Try a settled job again."""
+    return await _changed(api, request, "retry", api.client.retry(request.path["id"]))
+
+
+async def _changed(api: ApiContext, request: ApiRequest, verb: str, change: Awaitable[JobRecord]) -> JobView:
+    """The job after the change. What people do with a token for operators is written down; what programs do is not."""
+    actor = request.actor
+    if actor.role is Role.OPERATE and actor.name != LOCAL:
+        async with audited(api, actor, f"{verb} job", request.path["id"]):
+            record = await change
+    else:
+        record = await change
+    return shown_job(record, shows=shows_data(api, actor))
+
+
+def shown_job(record: JobRecord, *, shows: bool) -> JobView:
+    """A job as it may be shown."""
+    view = job_view(record)
+    return view if shows else msgspec.structs.replace(view, data=_NOTHING)
+
+
+def shows_data(api: ApiContext, actor: Actor) -> bool:
+    """May whoever asks see the data of jobs?"""
+    return api.payloads == "shown" or (api.payloads == "operators" and actor.role is Role.OPERATE)
+
+
+def _change(name: str, path: str, summary: str, call: OperationCall, body: object = None) -> Operation:
+    return Operation(
+        name=name,
+        subject=Subject.JOBS,
+        method="POST",
+        path=f"/v1/jobs/{{id}}/{path}",
+        summary=summary,
+        role=Role.SUBMIT,
+        call=call,
+        body=body,
+        optional_body=body is None,
+        answer=JobView,
+        errors=CHANGE_ERRORS,
+    )
+
+
+JOB_OPERATIONS = (
+    Operation(
+        name="scheduleJob",
+        subject=Subject.JOBS,
+        method="POST",
+        path="/v1/jobs",
+        summary="Schedule a job. When this is answered, the job is durable.",
+        role=Role.SUBMIT,
+        call=schedule_job,
+        headers=JobHeaders,
+        body=JobRequest,
+        answer=AcceptedView,
+        status=201,
+        more_statuses=(200,),
+        errors=ACCEPT_ERRORS,
+    ),
+    Operation(
+        name="listJobs",
+        subject=Subject.JOBS,
+        method="GET",
+        path="/v1/jobs",
+        summary=(
+            "List jobs, a page at a time: pending ones by the time at which they are due, all others by the time for "
+            "which they were accepted."
+        ),
+        role=Role.READ,
+        call=list_jobs,
+        query=JobFilters,
+        answer=JobPage,
+        errors=(UnknownApp, InvalidRequest, NotSupported, StoreUnavailable),
+    ),
+    Operation(
+        name="showJob",
+        subject=Subject.JOBS,
+        method="GET",
+        path="/v1/jobs/{id}",
+        summary="Show everything about one job, including its failed attempts.",
+        role=Role.READ,
+        call=show_job,
+        answer=JobDetails,
+        errors=(InvalidRequest, UnknownJob, StoreUnavailable),
+    ),
+    Operation(
+        name="showPayload",
+        subject=Subject.JOBS,
+        method="GET",
+        path="/v1/jobs/{id}/payload",
+        summary="The data of a job, byte for byte as it was accepted.",
+        role=Role.READ,
+        call=show_payload,
+        answer=msgspec.Raw,
+        errors=(InvalidRequest, UnknownJob, StoreUnavailable),
+    ),
+    Operation(
+        name="explainJob",
+        subject=Subject.JOBS,
+        method="GET",
+        path="/v1/jobs/{id}/explain",
+        summary="Say where a job is, which node owns it, and why it has not been handed over.",
+        role=Role.READ,
+        call=explain_job,
+        answer=Explanation,
+        errors=(InvalidRequest, UnknownJob, StoreUnavailable),
+    ),
+    _change("cancelJob", "cancel", "Cancel a job: after this it is never handed over.", cancel_job),
+    _change("rescheduleJob", "reschedule", "Move a waiting job to another time.", reschedule_job, Reschedule),
+    _change("runJobNow", "run-now", "Hand a waiting job over at once.", run_job_now),
+    _change("retryJob", "retry", "Try a failed, expired or cancelled job again.", retry_job),
+)

@@ -1,0 +1,139 @@
+"""What is known of all jobs at once, over HTTP, and the status API of the Java scheduler."""
+
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from infinite_scheduler import ConfigError, JobStatusApi, SyncClient
+from infinite_scheduler.api.token_digest import digest_of, new_token
+from infinite_scheduler.store.ledger import AuditQuery, Role, Token
+from tests.api.api_rig import APP, ApiRig, api_rig
+from tests.api.test_cluster import audit
+
+TEXT = new_token()
+OPERATOR = Token(name="boss", role=Role.OPERATE, digest=digest_of(TEXT), created_ms=0)
+
+
+async def test_what_waits_is_told_by_app_and_day(api: ApiRig) -> None:
+    for at in ("2030-01-01T10:00:00Z", "2030-01-01T11:00:00Z", "2030-01-02T00:00:00Z"):
+        await api.schedule(at=at, delay=None)
+    told = (await api.get("/v1/waiting")).value
+    assert told == {"jobs": 3, "apps": [{"app": APP, "jobs": 3, "days": {"2030-01-01": 2, "2030-01-02": 1}}]}
+
+
+@pytest.mark.parametrize(("zoom", "buckets"), [("days", 8), ("hours", 24), ("minutes", 60)])
+async def test_a_forecast_says_how_many_jobs_are_due_when(api: ApiRig, zoom: str, buckets: int) -> None:
+    await api.schedule(at="2030-01-01T10:20:00Z", delay=None)
+    told = (await api.get(f"/v1/forecast?zoom={zoom}&at=2030-01-01T10:00:00Z&app={APP}")).value
+    assert len(told["buckets"]) == buckets
+    assert sum(bucket["jobs"] for bucket in told["buckets"]) == 1
+
+
+async def test_a_second_with_very_many_jobs_is_a_herd(tmp_path: Path) -> None:
+    async with api_rig(tmp_path, herd=3) as api:
+        jobs = [{"app": APP, "at": "2030-01-01T10:20:00Z"}] * 4
+        await api.post("/v1/jobs/bulk", jobs)
+        told = (await api.get("/v1/forecast?zoom=minutes&at=2030-01-01T10:00:00Z")).value
+        assert told["herds"] == [{"app": APP, "start": "2030-01-01T10:20:00.000Z", "jobs": 4}]
+
+
+@pytest.mark.parametrize("query", ["zoom=years", "at=soon", "days=0", "days=401"])
+async def test_a_forecast_that_makes_no_sense_is_refused(api: ApiRig, query: str) -> None:
+    assert (await api.get(f"/v1/forecast?{query}")).status == 422
+
+
+async def test_tables_are_listed(api: ApiRig) -> None:
+    await api.schedule()
+    tables = (await api.get("/v1/tables")).value["tables"]
+    assert {"jobs", "shared"} <= {table["kind"] for table in tables}
+    assert [table["name"] for table in tables] == sorted(table["name"] for table in tables)
+
+
+async def test_the_audit_is_listed_in_pages_and_by_who_did_it(api: ApiRig) -> None:
+    await api.post(f"/v1/apps/{APP}/pause")
+    await api.post(f"/v1/apps/{APP}/resume")
+    first = (await api.get("/v1/audit?limit=1")).value
+    assert [(one["who"], one["verb"], one["result"]) for one in first["records"]] == [("local", "resume app", "done")]
+    rest = (await api.get(f"/v1/audit?cursor={first['cursor']}")).value
+    assert ([one["verb"] for one in rest["records"]], rest["cursor"]) == (["pause app"], None)
+    assert (await api.get("/v1/audit?who=nobody")).value["records"] == []
+    assert (await api.get("/v1/audit?cursor=x")).status == 422
+
+
+async def test_changes_of_many_jobs_and_those_of_operators_are_in_the_audit(tmp_path: Path) -> None:
+    async with api_rig(tmp_path) as api:
+        ids = [await api.schedule(number) for number in range(3)]
+        await api.post("/v1/jobs/cancel", {"ids": ids[:2]})
+        await api.post(f"/v1/jobs/{ids[2]}/cancel")
+        assert await audit(api) == [("local", "cancel jobs", f"{ids[0]} …", 2)]
+    (tmp_path / "other").mkdir()
+    async with api_rig(tmp_path / "other", server={"tokens": (OPERATOR,)}) as api:
+        job = (await api.client.schedule(APP, 1, delay="1h")).id
+        await api.post(f"/v1/jobs/{job}/cancel", headers={"Authorization": f"Bearer {TEXT}"})
+        (record,) = (await api.client.ledger.records(AuditQuery())).records
+        assert (record.who, record.verb, record.target, record.result) == ("boss", "cancel job", job, "done")
+
+
+async def test_the_status_api_has_the_names_of_the_java_scheduler(api: ApiRig) -> None:
+    job = await api.schedule(at="2030-10-28T04:10:15Z", delay=None, job_name="n", group="g")
+    (waiting,) = (await api.get("/api/jobs/scheduled?limit=5")).value
+    assert waiting.pop("createdAt")[:4].isdigit()
+    assert waiting == {
+        "id": job,
+        "jobId": job,
+        "jobName": "n",
+        "jobGroup": "g",
+        "appName": APP,
+        "entityId": job,
+        "scheduledTime": "2030-10-28 04:10:15.0",
+        "status": "SCHEDULED",
+        "queueType": None,
+        "topicName": None,
+        "brokerAddress": None,
+    }
+    assert (await api.get("/api/jobs/history")).value == []
+    assert (await api.get("/api/jobs/stats")).value == {
+        "totalJobs": 1,
+        "statusCounts": {"SCHEDULED": 1, "STARTED": 0, "COMPLETED": 0, "FAILED": 0},
+    }
+    told = (await api.get("/api/tables")).value
+    assert set(told) == {"database", "tableCount", "tables"}
+    assert told["tableCount"] == len(told["tables"]) > 0
+    assert set(told["tables"][0]) == {
+        "tableName",
+        "createTime",
+        "rowCount",
+        "dataLength",
+        "indexLength",
+        "totalSizeMB",
+        "tableDate",
+    }
+
+
+async def test_a_cancelled_job_is_not_in_the_history(api: ApiRig) -> None:
+    await api.post(f"/v1/jobs/{await api.schedule()}/cancel")
+    assert (await api.get("/api/jobs/history?limit=10")).value == []
+    assert (await api.get("/api/jobs/history?limit=0")).status == 422
+
+
+def test_the_status_api_runs_without_an_event_loop(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with SyncClient(url) as client:
+        client.register(APP)
+    api = JobStatusApi(url)
+    assert api.stop() is True
+
+    def ask(path: str) -> Any:
+        with urlopen(f"{api.url}{path}") as answer:
+            return answer.status
+
+    for _ in range(2):
+        api.start(0)
+        assert ask("/api/jobs/stats") == 200
+        assert ask("/health/ready") == 200
+        with pytest.raises(ConfigError, match="in use by another process"):
+            JobStatusApi(url).start(int(str(api.url).rpartition(":")[2]))
+        assert api.stop() is True
+        assert api.url is None
