@@ -143,6 +143,18 @@ def test_whatever_the_buckets_the_limit_holds() -> None:
     assert len(VitalsWriter(counters, NodeReading, ManualClock()).write()) <= MOST_BYTES
 
 
+def test_a_sum_that_takes_more_room_than_was_left_for_it_costs_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infinite_scheduler.observe.vitals_writer.SUM_BYTES", 0)
+    counters = Counters()
+    for number in range(MANY):
+        work(counters, f"app_{number}", 1, lambda: 3)
+    encoded = VitalsWriter(counters, NodeReading, ManualClock()).write()
+    vitals = decode(encoded)
+    assert vitals is not None
+    assert len(encoded) <= MOST_BYTES
+    assert vitals.total.handed_over == MANY
+
+
 def test_work_of_long_ago_does_not_count() -> None:
     counters, clock = Counters(), ManualClock()
     writer = VitalsWriter(counters, NodeReading, clock)
