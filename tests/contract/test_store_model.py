@@ -467,6 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 TestStoreModel = StoreMachine.TestCase
 TestStoreModel.settings = settings(
     stateful_step_count=50,
+    max_examples=2_000 if os.environ.get("INFINITE_SCHEDULER_SOAK") else settings().max_examples,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

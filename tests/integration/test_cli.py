@@ -265,7 +265,10 @@ def test_jobs_are_listed_by_filters_and_in_pages(shell: Shell) -> None:
     third = shell.schedule("3", "3h")
     assert [job["id"] for job in shell.jobs()] == [first, second, third]
     assert [job["id"] for job in shell.jobs("--newest", "--limit", "2")] == [third, second]
-    assert [job["id"] for job in shell.jobs("--newest", "--limit", "2", "--cursor", second)] == [first]
+    more = shell.run("jobs", "list", "--newest", "--limit", "2").err
+    assert "there are more: --cursor" in more
+    cursor = more.split()[-1]
+    assert [job["id"] for job in shell.jobs("--newest", "--limit", "2", "--cursor", cursor)] == [first]
     assert [job["id"] for job in shell.jobs("--app", "others")] == [second]
     assert [job["id"] for job in shell.jobs("--tag", "vip")] == [first]
     assert [job["id"] for job in shell.jobs("--from", "in 90m", "--to", "in 150m")] == [second]
@@ -554,7 +557,7 @@ def test_a_change_that_makes_no_sense_is_refused(shell: Shell) -> None:
     assert "either --at MOMENT or --in DELAY" in bad(shell, "jobs", "reschedule", job)
     assert "is not a time" in bad(shell, "jobs", "reschedule", job, "--at", "whenever")
     assert "unknown status" in bad(shell, "jobs", "list", "--status", "lost")
-    assert "is not a job id" in bad(shell, "jobs", "list", "--cursor", "nonsense")
+    assert "is not one of this list" in bad(shell, "jobs", "list", "--cursor", "nonsense")
     assert "cannot be read" in bad(shell, "schedule", "reminders", "--from", "nowhere.ndjson")
 
 

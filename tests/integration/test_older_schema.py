@@ -35,6 +35,8 @@ async def test_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     (again,) = await store.inbox().take([spec], [], [Move(source=Source("g", "t", 0), seen=None, next=1)])
     assert (again.key, again.repeated) == (before.key, True)
     assert (await store.inbox().letters(LetterQuery())).letters == []
+    counted = await store.ledger().recount("mail")
+    assert (counted.before, counted.counted) == (0, 1), "what waited before is counted once"
     await store.close()
     with closing(sqlite3.connect(path)) as shell:
         assert shell.execute("SELECT version FROM scheduler_schema").fetchall() == [(VERSION,)]

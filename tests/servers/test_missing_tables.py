@@ -102,7 +102,8 @@ async def test_a_table_of_the_scheduler_that_was_dropped_is_named_until_it_is_ba
     with pytest.raises(StoreBroken, match=r"scheduler_counters.*was it dropped"):
         await rig.add(1)
     columns, key = SHARED["scheduler_counters"]
-    execute(url, create_table(server_driver(url).dialect, "scheduler_counters", columns, key))
+    dialect = server_driver(url).dialect
+    execute(url, create_table(dialect, "scheduler_counters", [*columns, ("at_ms", "int")], key))
     second = await rig.add(10)
     await rig.done([*first, *second])
     assert not rig.told(StoreAway) or rig.told(StoreBack)

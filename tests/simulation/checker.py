@@ -411,7 +411,8 @@ class Judge:
                 self._break("never lost", job, how)
             if row["key"] is not None and keys.setdefault((row["app"], row["key"]), job) != job:
                 self._break("an idempotency key makes one job", job, f"key {row['key']} made two jobs")
-        self._check_waiting(tables["jobs"], tables.get("waiting", {}))
+        if "waiting" in tables:
+            self._check_waiting(tables["jobs"], tables["waiting"])
         for move in self._moves:
             self._check_asked(move)
 

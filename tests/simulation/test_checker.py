@@ -87,6 +87,12 @@ def test_a_good_delivery_breaks_nothing(tale: Tale) -> None:
     assert tale.accept().hand_over(1000).finish().broken(latest_ms=100) == set()
 
 
+def test_a_count_of_what_waits_that_is_wrong_is_found() -> None:
+    day = 1_900_000_000_000 // 86_400_000
+    found = judge([], {"jobs": {}, "shards": {}, "waiting": {("app0", day): 1, ("app0", day + 1): 0}})
+    assert [violation.promise for violation in found] == ["what waits is counted"]
+
+
 def test_a_lost_job_is_found(tale: Tale) -> None:
     assert tale.accept().broken() == {"never lost"}
 

@@ -13,6 +13,7 @@ import pytest
 
 from infinite_scheduler import Scheduler
 from infinite_scheduler.errors import StoreBroken, StoreMismatch, StoreUnavailable
+from infinite_scheduler.store.sql.schema import VERSION
 from infinite_scheduler.store.sql.sqlite import session as sqlite_session
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.sqlite.sqlite_errors import in_doubt
@@ -84,7 +85,7 @@ asyncio.run(main())
         shell.execute("UPDATE scheduler_schema SET version = 99")
         shell.commit()
         shell.close()
-        with pytest.raises(StoreMismatch, match=r"version 99.*up to 3.*upgrade"):
+        with pytest.raises(StoreMismatch, match=rf"version 99.*up to {VERSION}.*upgrade"):
             await opened(path)
 
     async def test_a_full_disk_is_said_to_be_so_and_the_store_works_on_after(

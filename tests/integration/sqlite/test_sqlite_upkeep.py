@@ -15,7 +15,7 @@ from infinite_scheduler.store.cluster_state import NodeInfo, ShardInfo
 from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql import upkeep
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
-from infinite_scheduler.store.sql.statements import Body, Session, Statements
+from infinite_scheduler.store.sql.statements import Session, Statements
 from infinite_scheduler.store.sql.tables import DAILY, moved_table
 from infinite_scheduler.store.sql.upkeep_rows import FIRST
 from tests.contract.test_statements import MAIL, NOW, SMS, add, finished, keys_of, new_row
@@ -237,30 +237,37 @@ class TestUpkeep:
         shell.close()
 
     async def test_counters_of_what_waits_are_added_up_by_their_age_and_go_when_all_is_settled(
-        self, database: SqliteDatabase, session: Session, path: Path
+        self, database: SqliteDatabase, session: Session
     ) -> None:
-        other = await opened(path)
         day = NOW // DAY_MS
 
-        def counted(deltas: dict[int, int], ms: int) -> Body[None]:
-            return lambda tx: tx.add_counts({}, ms, {(SMS, day + ahead): n for ahead, n in deltas.items()})
+        async def count(process: str, deltas: dict[int, int], ms: int) -> None:
+            def body(tx: Any) -> None:
+                mine, tx._process = tx._process, process
+                try:
+                    tx.add_counts({}, ms, {(SMS, day + ahead): n for ahead, n in deltas.items()})
+                finally:
+                    tx._process = mine
 
-        await other.session("door").write(counted({0: 5, 9: 5, -30: 5}, NOW - 2 * HOUR_MS))
-        await session.write(counted({0: -5, 9: -1, -30: -4}, NOW - 1000))
-        await other.close()
-        rows = "SELECT process = '' AS folded, day, n FROM scheduler_counters ORDER BY folded, day"
-        shell = sqlite3.connect(path)
+            await session.write(body)
+
+        async def rows() -> list[tuple[Any, ...]]:
+            text = "SELECT process, day, n FROM scheduler_counters ORDER BY process, day"
+            return [tuple(row) for row in await session.read(lambda tx: tx._select(text))]  # type: ignore[attr-defined]
+
+        await count("old", {-30: 5, 0: 5, 9: 5}, NOW - 2 * HOUR_MS)
+        await count("young", {-30: -4, 0: -5, 9: -1}, NOW - 1000)
         for _ in range(2):
             await maintained(database)
-            assert shell.execute(rows).fetchall() == [
-                (0, day - 30, -4), (0, day, -5), (0, day + 9, -1), (1, day - 30, 5), (1, day, 5), (1, day + 9, 5)
+            assert await rows() == [
+                ("", day - 30, 5), ("", day, 5), ("", day + 9, 5),
+                ("young", day - 30, -4), ("young", day, -5), ("young", day + 9, -1),
             ], "what was written lately stays"  # fmt: skip
-        await session.write(counted({0: 0, 9: -1}, NOW))
+        await count("young", {9: -1}, NOW)
         for _ in range(2):
             await maintained(database, NOW + 2 * HOUR_MS)
-        assert shell.execute(rows).fetchall() == [(1, day - 30, 1), (1, day + 9, 3)]
+        assert await rows() == [("", day - 30, 1), ("", day + 9, 3)]
         assert await session.read(lambda tx: tx.read_waiting()) == {SMS: {day - 30: 1, day + 9: 3}}
-        shell.close()
 
     async def test_a_node_that_is_long_gone_is_forgotten_once_it_owns_nothing(
         self, database: SqliteDatabase, session: Session

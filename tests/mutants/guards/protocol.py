@@ -86,6 +86,48 @@ MUTANTS = (
         "    return Inserted(repeats=repeats, woken=frozenset(q.shard",
         contract("count"),
     ),
+    Mutant(
+        "a repeated insert counts its rows again",
+        ANYBODY,
+        "new[app] = [row for row in rows if row.key not in known] if known else rows",
+        "new[app] = rows",
+        ("tests/contract/test_statements.py", "-k", "repeated_counts and inline"),
+    ),
+    Mutant(
+        "a job that is revived or moved does not wait again",
+        ANYBODY,
+        "        deltas[is_now] = deltas.get(is_now, 0) + 1\n",
+        "        pass\n",
+        contract("waits"),
+    ),
+    Mutant(
+        "a list looks at any number of rows",
+        "store/sql/search.py",
+        "self._rows_left -= looked.rows",
+        "self._rows_left -= 0",
+        contract("how_far_it_came"),
+    ),
+    Mutant(
+        "pending jobs are looked for from the first one on",
+        "store/sql/search.py",
+        "begins = self._begins() if self._query.status is Status.PENDING else {}",
+        "begins: dict[str, bytes] = {}",
+        contract("however_many_are_settled"),
+    ),
+    Mutant(
+        "a job before low that its owner has not seen is not listed",
+        "store/sql/search.py",
+        "lows[app] = min([lows.get(app, 0), *dues])",
+        "pass",
+        contract("has_yet_to_look_at"),
+    ),
+    Mutant(
+        "a cursor of another list is taken",
+        "store/sql/bookmark.py",
+        " or checksum != _sum(body, query)",
+        "",
+        contract("cursor_of_another_list"),
+    ),
     # Changes by anybody
     Mutant(
         "a change locks no shard",

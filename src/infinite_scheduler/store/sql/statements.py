@@ -22,6 +22,9 @@ from infinite_scheduler.store.sql.tables import SqlApp
 
 T = TypeVar("T")
 
+Entries = Sequence[tuple[bytes, bytes]]
+"""Positions, each with the key of a job."""
+
 
 class NewRow(msgspec.Struct, frozen=True, gc=False):
     """A job that is about to be inserted under `key`, due at the moment in it."""

@@ -15,6 +15,7 @@ from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.request_rows import COUNTER, FOLDED, ONCE, WAITING, SqlStatements, keys_in
 from infinite_scheduler.store.sql.rows import RunAgain, in_chunks, padded
 from infinite_scheduler.store.sql.schema import AUDIT_TABLE, LETTERS_TABLE
+from infinite_scheduler.store.sql.statements import Entries
 from infinite_scheduler.store.sql.tables import moved_table
 
 SLICE: Final = 1000
@@ -33,9 +34,6 @@ UNSENT: Final = str(LetterState.UNSENT.value)
 
 FIRST: Final = bytes(16)
 LAST: Final = b"\xff" * 16
-
-Entries = Sequence[tuple[bytes, bytes]]
-"""Positions, each with the key of a job."""
 
 
 class Blocker(NamedTuple):

@@ -26,9 +26,11 @@ from infinite_scheduler.store.ownership import (
     Step,
 )
 from infinite_scheduler.store.sql.protocol import anybody
-from infinite_scheduler.store.sql.statements import Head, Statements, Update
+from infinite_scheduler.store.sql.statements import Entries, Head, Statements, Update
 
 Owners = Mapping[Shard, Owner]
+Place = tuple[str, int]
+"""Where waiting jobs are counted: an app and a day."""
 
 SHOWN_MS = 1000
 """A longer delivery is kept as an attempt for people to see, even if it succeeded."""
@@ -397,18 +399,28 @@ def record_outcomes(tx: Statements, app: str, node: str, group: Sequence[Settlem
     tx.insert_entries(app, entries)
     tx.write_attempts(app, attempts, ended)
     tx.delete_marks(marks)
-    tx.add_counts(counts, max((s.finished_ms for s in group), default=0), waiting_after(app, group))
+    tx.add_counts(counts, max((s.finished_ms for s in group), default=0), waiting_after(app, group, stale, entries))
 
 
-def waiting_after(app: str, group: Sequence[Settlement]) -> Mapping[tuple[str, int], int]:
-    """How outcomes change what waits, by app and the day on which it is due."""
-    deltas = Counter((app, s.due_ms // DAY_MS) for s in group if s.status is Status.PENDING)
-    dues = [s.job.due_ms for s in group]
-    if dues and min(dues) // DAY_MS == max(dues) // DAY_MS:  # as it is nearly always
-        deltas[app, dues[0] // DAY_MS] -= len(dues)
+def waiting_after(app: str, group: Sequence[Settlement], stale: Entries, entries: Entries) -> Mapping[Place, int]:
+    """How outcomes, in the order of their keys, change what waits: `stale` are moved jobs, `entries` those that retry.
+
+    A job that was never moved is due on the day of its key; mostly that is one day for all of them.
+    """
+    deltas: Counter[Place] = Counter()
+    moved = {key for _, key in stale}
+    if group and _day(group[0].job.key) == _day(group[-1].job.key):
+        deltas[app, _day(group[0].job.key)] -= len(group) - len(moved)
     else:
-        deltas.subtract((app, due_ms // DAY_MS) for due_ms in dues)
+        deltas.subtract((app, _day(s.job.key)) for s in group if s.job.key not in moved)
+    deltas.subtract((app, _day(place)) for place, _ in stale)
+    deltas.update((app, _day(place)) for place, _ in entries)
     return deltas
+
+
+def _day(place: bytes) -> int:
+    """The day of the moment in a key or position."""
+    return int.from_bytes(place[:6], "big") // DAY_MS
 
 
 def attempt_of(s: Settlement, node: str) -> Attempt:
