@@ -69,3 +69,15 @@ async def test_a_store_that_does_not_answer_makes_the_process_unready_in_time(
     assert (await api.get("/health/ready")).problem == "not-ready"
     held.set()
     assert (await api.get("/health/ready")).status == 200
+
+
+async def test_metrics_are_what_the_process_writes_and_absent_where_it_has_none(tmp_path: Path) -> None:
+    async def written() -> tuple[bytes, str]:
+        return b"jobs 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+    async with api_rig(tmp_path, metrics=written) as api:
+        answer = await api.get("/metrics")
+        assert (answer.content, answer.headers["Content-Type"]) == (await written())
+    (tmp_path / "other").mkdir()
+    async with api_rig(tmp_path / "other") as api:
+        assert (await api.get("/metrics")).problem == "no-such-path"

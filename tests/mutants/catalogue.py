@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.guards import cluster, engine, handlers, ingest, kafka, protocol, servers, sqlite, upkeep
+from tests.mutants.guards import api, cluster, engine, handlers, ingest, kafka, protocol, servers, sqlite, upkeep
 from tests.mutants.mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -15,4 +15,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ingest.MUTANTS,
     *kafka.MUTANTS,
     *handlers.MUTANTS,
+    *api.MUTANTS,
 )

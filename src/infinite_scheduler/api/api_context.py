@@ -1,6 +1,6 @@
 """What the operations of the API work with: a client, a clock, and plain values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
@@ -50,7 +50,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     """More jobs of an app in one second are a herd."""
     node_signs: ReadSigns | None = None
     streams: "EventStreams"
-    metrics: Callable[[], bytes] | None = None
+    metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
+    """Writes the metrics of this process for Prometheus: the text and its type. None: there are none."""
 
     @property
     def now_ms(self) -> int:

@@ -7,9 +7,10 @@ from typing import Final, Literal
 import msgspec
 
 from infinite_scheduler.api.api_context import ApiContext
-from infinite_scheduler.api.operation import ApiRequest, Operation, Reply, Subject
-from infinite_scheduler.api.refusal import NOT_READY, Refusal
+from infinite_scheduler.api.operation import ApiRequest, Operation, RawAnswer, Reply, Subject
+from infinite_scheduler.api.refusal import NO_PATH, NOT_READY, Refusal
 from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.store.ledger import Role
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.app import AppState, app_views
 from infinite_scheduler.views.times import span
@@ -60,6 +61,14 @@ async def alarms(api: ApiContext, request: ApiRequest) -> Reply:
     del request
     found = [*_cluster_alarms(api, await _look(api)), *_node_alarms(api)]
     return Reply(value=Alarms(alarms=found), status=ALARM if found else OK)
+
+
+async def metrics(api: ApiContext, request: ApiRequest) -> RawAnswer:
+    """What this process has counted."""
+    del request
+    if api.metrics is None:
+        raise Refusal(NO_PATH, "this process has no metrics: ask a node")
+    return RawAnswer(*await api.metrics())
 
 
 async def _look(api: ApiContext) -> Survey:
@@ -152,5 +161,16 @@ HEALTH_OPERATIONS = (
         call=alarms,
         answer=Alarms,
         more_statuses=(ALARM,),
+    ),
+    Operation(
+        name="metrics",
+        subject=Subject.HEALTH,
+        method="GET",
+        path="/metrics",
+        summary="What this process has counted, for Prometheus; 404 if it counts nothing.",
+        role=Role.READ,
+        call=metrics,
+        answer=str,
+        answer_type="text/plain",
     ),
 )
