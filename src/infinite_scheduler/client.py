@@ -76,13 +76,14 @@ class Client:
         settings: Settings | Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        observer: Observer = ignore,
     ) -> None:
         self.settings = _settings(url, settings)
         self._clock = clock or SystemClock()
         self._zone = ZoneInfo(self.settings.time.zone)
         self._store = store or open_store(self.settings.store.address_url, self._clock, self.settings.store.options)
         self._limited = not {Ability.WHOLE_BATCHES, Ability.IDEMPOTENCY_KEYS} <= self._store.abilities.can
-        self._tell: Observer = ignore
+        self._tell = observer
         self._intake: Intake | None = None
 
     async def open(self) -> Self:

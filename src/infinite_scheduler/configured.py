@@ -4,6 +4,8 @@
 
 import builtins
 import importlib
+import os
+import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import assert_never
@@ -110,3 +112,8 @@ def misfire_policy(misfire: str | ExpireAfterSettings) -> Misfire:
     if isinstance(misfire, ExpireAfterSettings):
         return ExpireAfter(misfire.expire_after)
     return Skip() if misfire == "skip" else FireNow()
+
+
+def node_name(settings: Settings) -> str:
+    """The name of this process in lists, logs and metrics."""
+    return settings.node.id or f"{socket.gethostname()}-{os.getpid()}"

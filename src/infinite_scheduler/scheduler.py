@@ -1,9 +1,7 @@
 """Wires one node: settings, store, handlers, engine. The only module that knows every part."""
 
 import asyncio
-import os
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -14,7 +12,7 @@ import msgspec
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.config import Settings
-from infinite_scheduler.configured import handler_of, misfire_policy, ms_of, retry_policy
+from infinite_scheduler.configured import handler_of, misfire_policy, ms_of, node_name, retry_policy
 from infinite_scheduler.doors import Doors
 from infinite_scheduler.engine.dispatcher import AppPlan
 from infinite_scheduler.engine.lane import LaneSettings
@@ -349,7 +347,7 @@ class Scheduler(Client):
     @property
     def node_id(self) -> str:
         """The name of this node in lists and logs."""
-        return self.settings.node.id or f"{socket.gethostname()}-{os.getpid()}"
+        return node_name(self.settings)
 
     def _node(self) -> NodeInfo:
         return NodeInfo(

@@ -6,10 +6,12 @@ from infinite_scheduler.api.http_server import HttpServer
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings, load_settings
-from infinite_scheduler.configured_http import http_server, signs_of
+from infinite_scheduler.configured import node_name
+from infinite_scheduler.configured_http import Figures, http_server, signs_of
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.multi_app import MultiAppScheduler
+from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.scheduler import Scheduler
 
@@ -65,7 +67,8 @@ class JobStatusApi:
         http = self._settings.http.model_copy(update={"port": port, "host": host})
         settings = self._settings.model_copy(update={"http": http})
         clock, node = SystemClock(), self._node
-        self._client = await Client(settings=settings, clock=clock).open()
+        counters = Counters() if node is None else node.counters
+        self._client = await Client(settings=settings, clock=clock, observer=counters).open()
         self._server = http_server(
             self._client,
             settings,
@@ -73,7 +76,11 @@ class JobStatusApi:
             LogWriter(),
             handlers={} if node is None else node.apps,
             topics=() if node is None else node.ingests,
-            node_signs=None if node is None else signs_of(node.counters, lambda: node.doors),
+            figures=Figures(  # without a reading: that is for the event loop of the node alone
+                counters=counters,
+                node=node_name(settings),
+                signs=None if node is None else signs_of(node.counters, lambda: node.doors),
+            ),
         )
         await self._server.start()
 

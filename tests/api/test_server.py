@@ -240,6 +240,6 @@ async def test_a_stop_does_not_wait_for_ever_and_says_so(tmp_path: Path) -> None
 async def test_answers_are_counted(api: ApiRig) -> None:
     await api.schedule()
     await api.get("/v1/jobs/17")
-    counted = {key: answered.requests for key, answered in api.server.traffic.answered.items()}
-    assert counted == {("scheduleJob", 201): 1, ("showJob", 422): 1}
+    counted = api.server.traffic.answered.counts
+    assert counted == {("POST", "/v1/jobs", 201): 1, ("GET", "/v1/jobs/{id}", 422): 1}
     assert APP == "shop"

@@ -57,6 +57,12 @@ class Running:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
+    def scrape(self) -> list[str]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines: list[str] = answer.read().decode().splitlines()
+            return lines
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -100,6 +106,8 @@ def test_a_job_that_was_posted_to_a_node_is_handed_over(folder: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="422"):
             node.ask("/v1/jobs", {**JOB, "data": {}})
         assert node.ask("/health/alarms") == {"alarms": []}
+        until(lambda: 'infinite_scheduler_jobs_done_total{app="reminders"} 1.0' in node.scrape())
+        assert 'infinite_scheduler_shards_owned{app="reminders"} 2.0' in node.scrape()
         (listed,) = node.ask("/v1/nodes")["nodes"]
         assert listed["node"] == node.started["node"]
         assert node.stop() == 0
@@ -111,6 +119,9 @@ def test_a_process_that_only_answers_owns_no_shards_and_needs_no_handlers(folder
     with running(folder, "http", "--store", "sqlite:///jobs.db", "--port", "0") as server:
         accepted = server.ask("/v1/jobs", JOB)
         assert server.ask("/v1/nodes") == {"nodes": []}
+        lines = server.scrape()
+        for wanted in ('jobs_accepted_total{app="reminders"}', 'waiting_jobs{app="reminders"}'):
+            assert f"infinite_scheduler_{wanted} 1.0" in lines
         assert server.stop() == 0
     with SyncClient(f"sqlite:///{folder / 'jobs.db'}") as client:
         assert client.get(accepted["id"]).job.data == {"to": "Ada"}

@@ -57,6 +57,7 @@ class HttpServer:
         settings: ServerSettings,
         tell: Observer,
         operations: Sequence[Operation] = OPERATIONS,
+        traffic: Traffic | None = None,
     ) -> None:
         self._api = api
         self._settings = settings
@@ -64,7 +65,7 @@ class HttpServer:
         self._operations = operations
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
         self.problem: str | None = None
         """Why it does not answer although it was started."""
 

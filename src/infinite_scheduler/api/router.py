@@ -79,7 +79,7 @@ class Router:
 
     def _handle(self, operation: Operation) -> Handle:
         read = self._reader(operation)
-        clock, traffic, name = self._api.clock, self._traffic, operation.name
+        clock, traffic = self._api.clock, self._traffic
 
         async def handle(request: web.Request) -> web.StreamResponse:
             began_us = clock.steady_us()
@@ -93,7 +93,7 @@ class Router:
                 raise
             finally:
                 traffic.in_progress -= 1
-                traffic.note(name, status, clock.steady_us() - began_us)
+                traffic.answered.add(operation.method, operation.path, status, clock.steady_us() - began_us)
             return response
 
         return handle

@@ -15,11 +15,12 @@ from infinite_scheduler.cli.store_exists import check_there
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
-from infinite_scheduler.configured import handler_of
-from infinite_scheduler.configured_http import http_server
+from infinite_scheduler.configured import handler_of, node_name
+from infinite_scheduler.configured_http import Figures, http_server
 from infinite_scheduler.doors import Doors
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.handlers.base import Handler
+from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import HandlerMissing, Observer
 from infinite_scheduler.observe.logs import LogWriter, configure_logging
 from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
@@ -38,8 +39,8 @@ def run_server(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
 async def _answer(settings: Settings, *, as_json: bool) -> int:
     stop = asyncio.Event()
     StopSignals(setting(stop)).__enter__()  # until the process has ended
-    clock, tell = SystemClock(), LogWriter()
-    async with Client(settings=settings, clock=clock) as client:
+    clock, tell, counters = SystemClock(), LogWriter(), Counters()
+    async with Client(settings=settings, clock=clock, observer=counters) as client:
         for name, app in settings.apps.items():
             await client.register(name, app.shards)
         doors = Doors(settings.kafka)
@@ -50,6 +51,7 @@ async def _answer(settings: Settings, *, as_json: bool) -> int:
             tell,
             handlers=_handlers(settings, tell),
             topics=[doors.describe(table) for table in settings.ingest if table.enabled],
+            figures=Figures(counters=counters, node=node_name(settings)),
         )
         await server.start()
         try:
