@@ -1,5 +1,6 @@
 """A SQLite file that an earlier version has made goes on, with what is in it."""
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 from infinite_scheduler.model import JobSpec, Status
 from infinite_scheduler.store.inbox import LetterQuery, Move, Source
 from infinite_scheduler.store.looking import Query
-from infinite_scheduler.store.sql.schema import VERSION
+from infinite_scheduler.store.sql.schema import MIGRATIONS, VERSION
+from infinite_scheduler.store.sql.server.postgres_dialect import PostgresDialect
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing import ManualClock
@@ -40,3 +42,8 @@ async def test_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     await store.close()
     with closing(sqlite3.connect(path)) as shell:
         assert shell.execute("SELECT version FROM scheduler_schema").fetchall() == [(VERSION,)]
+
+
+def test_the_fourth_step_locks_tables_in_the_order_of_a_settle_and_that_of_heartbeats_last() -> None:
+    altered = re.findall(r"ALTER TABLE (\w+)", "; ".join(MIGRATIONS[3](PostgresDialect())))
+    assert altered == ["scheduler_attempts", "scheduler_counters", "scheduler_nodes"]

@@ -176,7 +176,10 @@ class Looks(JobRows):
         condition, values = self._conditions(probe.query)
         rows = self._read_by_key(probe.app, {key for _, key in entries}, "id, due_ms", condition, values)
         current = {(position(key, due_ms), key) for key, due_ms in rows}
-        found = [entry for entry in entries if entry in current]
+        elsewhere = [
+            (place, key) for place, key in entries if place != key
+        ]  # one that was moved back is met by its key
+        found = [entry for entry in elsewhere if entry in current]
         return Probed(found=found, rows=len(entries), left=_left([place for place, _ in entries], most, probe))
 
     def _look_at_ended(self, probe: Probe) -> Probed:

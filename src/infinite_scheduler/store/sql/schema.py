@@ -271,16 +271,19 @@ def _third(dialect: Dialect) -> Iterator[str]:
 
 
 def _fourth(dialect: Dialect) -> Iterator[str]:
-    """What nodes say of themselves, which jobs have failed, who did what, and who may come in."""
-    yield from dialect.add_column("scheduler_nodes", "vitals", "text")
-    yield from dialect.add_column("scheduler_counters", "at_ms", "int")
+    """Which jobs have failed, who did what, who may come in, and what nodes say of themselves.
+
+    A server may lock each table until the end: in the order of a settle, and last the one that heartbeats write.
+    """
     yield from dialect.add_column("scheduler_attempts", "ended", "name")
     yield from dialect.add_index("scheduler_attempts", *ENDED_INDEX)
+    yield from dialect.add_column("scheduler_counters", "at_ms", "int")
     readable = (dialect.readable_id("record_id", "id"), dialect.readable_time("recorded_at", "at_ms"))
     yield create_table(dialect, AUDIT_TABLE, AUDIT_COLUMNS, "id", readable, AUDIT_INDEXES, dialect.large_table_options)
     if not dialect.indexes_in_tables:
         yield from _create_indexes(AUDIT_TABLE, AUDIT_INDEXES)
     yield create_table(dialect, TOKENS_TABLE, TOKEN_COLUMNS, "name")
+    yield from dialect.add_column("scheduler_nodes", "vitals", "text")
 
 
 def _create_indexes(table: str, indexes: Sequence[Index]) -> Iterator[str]:

@@ -62,7 +62,7 @@ class Search:
     def run(self) -> Found:
         """The page."""
         if self._query.idempotency_key is not None:
-            return self._found(list(self._holders(self._query.idempotency_key)), None)
+            return self._found(self._from_mark(self._holders(self._query.idempotency_key)), None)
         page: list[Sighting] = []
         parts = _parts(self._query, self._mark.now_ms)
         for part in range(self._mark.part, len(parts)):
@@ -82,6 +82,12 @@ class Search:
                 for head in self._tx.read_heads(app, [holder[0]]):
                     place = position(head.key, head.due_ms) if self._query.status is Status.PENDING else head.key
                     yield Sighting(place, app, head.key, 0)
+
+    def _from_mark(self, found: Iterable[Sighting]) -> Sequence[Sighting]:
+        """Those at which the last page had not arrived, in order."""
+        newest_first, mark = self._query.newest_first, self._mark.place
+        rest = (one for one in found if not mark or (one.place < mark if newest_first else one.place >= mark))
+        return sorted(rest, reverse=newest_first)
 
     def _routes(self, part: int, start: bytes, end: bytes) -> list[Route]:
         """The routes of a part of the list, from where the last page ended."""
@@ -104,9 +110,9 @@ class Search:
 
     def _begins(self) -> Mapping[str, bytes]:
         """Where the pending jobs of each app begin: at `low`, or at a job that its owner has yet to look at."""
-        lows = dict(self._tx.lows(self._query.app))
         shards = {Shard(app.name, number) for app in self._apps.values() for number in range(app.shards)}
         requests = self._tx.read_requests(shards, WAKES)
+        lows = dict(self._tx.lows(self._query.app))  # after them: who deletes a request lowers `low`
         if named(requests) >= WAKES:
             return {}
         asked: dict[str, set[bytes]] = {}

@@ -99,6 +99,15 @@ class SearchingContract(Promises):
         assert await listed(bench.store, late) == [second.id, first.id]
         assert await listed(bench.store, Query()) == [first.id, second.id, third.id], "by their ids, whatever they are"
 
+    @needing(Ability.RESCHEDULE)
+    async def test_a_job_that_was_moved_back_is_listed_once(self, bench: Bench) -> None:
+        back, same, other = await bench.add(HOUR_MS, 2 * HOUR_MS, 3 * HOUR_MS)
+        for job, due_ms in ((back, back.due_ms + HOUR_MS), (back, back.due_ms), (same, same.due_ms)):
+            await bench.changed(Change.RESCHEDULE, job.key, due_ms=due_ms)
+        ids = [back.id, same.id, other.id]
+        assert await listed(bench.store, Query(status=Status.PENDING)) == ids
+        assert await listed(bench.store, Query(status=Status.PENDING, limit=1, newest_first=True)) == ids[::-1]
+
     @needing(Ability.OWNERSHIP)
     async def test_pending_jobs_are_found_at_once_however_many_are_settled(self, bench: Bench) -> None:
         owner = await bench.owner()
@@ -215,6 +224,22 @@ class SearchingContract(Promises):
         assert await listed(bench.store, Query(idempotency_key="k", app="sms", status=Status.PENDING)) == [other.id]
         assert not await listed(bench.store, Query(idempotency_key="k", status=Status.DONE))
         assert not await listed(bench.store, Query(idempotency_key="l"))
+
+    @needing(Ability.IDEMPOTENCY_KEYS)
+    async def test_the_jobs_of_an_idempotency_key_are_listed_page_after_page(self, bench: Bench) -> None:
+        ids: list[str] = []
+        for app, delay in (("a", 3000), ("b", 1000), ("c", 2000)):
+            await bench.store.register(app, 1)
+            ids += [accepted.id for accepted in await bench.add(delay, idempotency_key="k", app=app)]
+        for newest_first in (False, True):
+            query = Query(idempotency_key="k", limit=1, newest_first=newest_first)
+            pages: list[list[str]] = []
+            for _ in ids:
+                found = await bench.store.find(query)
+                pages.append([record.id for record in found.records])
+                query = msgspec.structs.replace(query, cursor=found.cursor)
+            assert pages == [[id_] for id_ in sorted(ids, reverse=newest_first)]
+            assert query.cursor is None
 
     async def test_a_page_has_as_many_jobs_as_there_is_room_for_and_at_least_one(self, bench: Bench) -> None:
         accepted = await bench.add(1000, 2000, 3000, 4000, payload=b'"' + b"x" * 98 + b'"')
