@@ -36,7 +36,7 @@ LOOK_S = 2.0
 """How long a scrape waits for the store."""
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What is counted in this process, under which name, and what can be read off its node, if it has one."""
 
     counters: Counters
@@ -53,7 +53,7 @@ def http_server(
     *,
     handlers: Mapping[str, Handler],
     topics: Sequence[KafkaIngestConfig],
-    figures: Figures,
+    figures: ProcessFigures,
     may_give_way: bool = False,
 ) -> HttpServer:
     """A server that answers by means of this client, which must be open while it runs.
@@ -81,7 +81,7 @@ def http_server(
     return HttpServer(api, _server_settings(settings, may_give_way=may_give_way), tell, traffic=traffic)
 
 
-def _metrics(client: Client, figures: Figures, traffic: Traffic) -> Callable[[], Awaitable[tuple[bytes, str]]]:
+def _metrics(client: Client, figures: ProcessFigures, traffic: Traffic) -> Callable[[], Awaitable[tuple[bytes, str]]]:
     """Writes what is counted in this process, and how many jobs wait as the store says."""
     waiting: dict[str, int] = {}
     sources = MetricsSources(

@@ -16,7 +16,7 @@ from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
 from infinite_scheduler.configured import handler_of, node_name
-from infinite_scheduler.configured_http import Figures, http_server
+from infinite_scheduler.configured_http import ProcessFigures, http_server
 from infinite_scheduler.doors import Doors
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.handlers.base import Handler
@@ -51,7 +51,7 @@ async def _answer(settings: Settings, *, as_json: bool) -> int:
             tell,
             handlers=_handlers(settings, tell),
             topics=[doors.describe(table) for table in settings.ingest if table.enabled],
-            figures=Figures(counters=counters, node=node_name(settings)),
+            figures=ProcessFigures(counters=counters, node=node_name(settings)),
         )
         await server.start()
         try:
