@@ -50,18 +50,20 @@ class Looks(JobRows):
             if wanted.at is LookAt.MOVED:
                 return self._count_moved(wanted)
             if wanted.at is LookAt.LATER:
-                return self._count_in([later_table(wanted.app)], wanted)
+                return self._count_in([(later_table(wanted.app), start_of(wanted.start_ms))], wanted)
             span = self._span(wanted.app)
             first, last = span.period_at(wanted.start_ms), span.period_at(wanted.end_ms)
             periods = [period for period in self._periods(wanted.app) if first <= period <= last]
-            return self._count_in([span.table(wanted.app, period) for period in periods], wanted)
+            start = start_of(wanted.start_ms)
+            tables = [(span.table(wanted.app, period), max(start, span.keys(period)[0])) for period in periods]
+            return self._count_in(tables, wanted)
 
-    def _count_in(self, tables: Sequence[str], wanted: DueCount) -> DueCounted:
-        """Count the rows of tables, one after the other, a few statements per table."""
+    def _count_in(self, tables: Sequence[tuple[str, bytes]], wanted: DueCount) -> DueCounted:
+        """Count the rows of tables, one after the other, each from its first key, a few statements per table."""
         units: dict[int, int] = {}
-        rows, start, end = 0, start_of(wanted.start_ms), start_of(wanted.end_ms)
-        for table in filter(self._has, tables):
-            left: bytes | None = start
+        rows, end = 0, start_of(wanted.end_ms)
+        for table, first in tables:
+            left: bytes | None = first if self._has(table) else None
             while left is not None:
                 if rows >= wanted.most:
                     return DueCounted(units=units, rows=rows, to_ms=int.from_bytes(left[:6], "big"))
