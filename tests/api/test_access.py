@@ -151,6 +151,17 @@ async def test_a_server_that_others_can_reach_makes_a_token_and_prints_it_once(
         assert "isk_" not in capfd.readouterr().err
 
 
+async def test_a_server_that_others_can_reach_stays_closed_when_its_last_token_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "FRESH_MS", 0)
+    async with api_rig(tmp_path, server={"host": "0.0.0.0"}) as api:
+        await api.client.ledger.revoke_token("first-1", 2)
+        url = str(api.server.url).replace("0.0.0.0", "127.0.0.1")
+        async with api.session.get(f"{url}/v1/apps") as answer:
+            assert answer.status == 401
+
+
 async def test_the_data_of_jobs_is_shown_to_those_who_may_see_it(tmp_path: Path) -> None:
     secret = "iban-DE02"
     for payloads, shown in (("operators", [False, True]), ("hidden", [False, False])):
