@@ -93,12 +93,28 @@ class Search:
         """The routes of a part of the list, from where the last page ended."""
         if part == self._mark.part and self._mark.place:
             start, end = (start, self._mark.place) if self._query.newest_first else (self._mark.place, end)
-        kinds = _kinds(self._query)
+        ranges = self._ranges(start, end)
         begins = self._begins() if self._query.status is Status.PENDING else {}
         apps = self._with_rows(start, end)
-        share = self._rows_left // (2 * len(kinds) * max(1, len(apps)))  # each route gets a turn, whatever is left
+        share = self._rows_left // (2 * len(ranges) * max(1, len(apps)))  # each route gets a turn, whatever is left
         stride = max(1, min(share, 4 * self._query.limit, LONGEST_STRIDE))
-        return [Route(at, app, max(start, begins.get(app, start)), end, stride) for app in apps for at in kinds]
+        return [
+            Route(at, app, max(first, begins.get(app, first)), last, stride)
+            for app in apps
+            for at, (first, last) in ranges.items()
+        ]
+
+    def _ranges(self, start: bytes, end: bytes) -> Mapping[LookAt, tuple[bytes, bytes]]:
+        """The kinds of routes, and what of this range each goes through.
+
+        Jobs that failed before a version that says so in their attempts are met by their rows.
+        """
+        kinds = _kinds(self._query)
+        known = start_of(self._tx.ends_known_from()) if LookAt.ENDED in kinds else start
+        if known <= start:
+            return dict.fromkeys(kinds, (start, end))
+        before = start, min(known, end)
+        return {LookAt.ENDED: (known, end), LookAt.ROWS: before, LookAt.LATER: before}
 
     def _with_rows(self, start: bytes, end: bytes) -> Sequence[str]:
         """The apps that have anything in this range."""

@@ -198,6 +198,10 @@ class Statements(ABC):
         """The smallest `low` of the shards of each app, or of one."""
 
     @abstractmethod
+    def ends_known_from(self) -> int:
+        """Jobs due before this moment may have failed or expired without a word of it in their attempts."""
+
+    @abstractmethod
     def insert_requests(self, requests: Iterable[Request]) -> None: ...
 
     @abstractmethod
