@@ -52,14 +52,14 @@ class Looks(JobRows):
             if wanted.at is LookAt.LATER:
                 return self._count_in([later_table(wanted.app)], wanted)
             span = self._span(wanted.app)
-            first, last = span.period_at(wanted.start_ms), span.period_at(wanted.end_ms)
+            first, last = span.period_at(wanted.from_ms), span.period_at(wanted.end_ms)
             periods = [period for period in self._periods(wanted.app) if first <= period <= last]
             return self._count_in([span.table(wanted.app, period) for period in periods], wanted)
 
     def _count_in(self, tables: Sequence[str], wanted: DueCount) -> DueCounted:
         """Count the rows of tables, one after the other, a few statements per table."""
         units: dict[int, int] = {}
-        rows, start, end = 0, start_of(wanted.start_ms), start_of(wanted.end_ms)
+        rows, start, end = 0, start_of(wanted.from_ms), start_of(wanted.end_ms)
         for table in filter(self._has, tables):
             left: bytes | None = start
             while left is not None:
@@ -84,7 +84,7 @@ class Looks(JobRows):
 
     def _count_moved(self, wanted: DueCount) -> DueCounted:
         """Entries that lead to jobs which are not met by their keys."""
-        table, start, end = moved_table(wanted.app), start_of(wanted.start_ms), start_of(wanted.end_ms)
+        table, start, end = moved_table(wanted.app), start_of(wanted.from_ms), start_of(wanted.end_ms)
         units: dict[int, int] = {}
         rows, at = 0, start
         while self._has(table):

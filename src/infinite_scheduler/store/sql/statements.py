@@ -95,11 +95,15 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start."""
+    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start.
+
+    Rows are counted by keys in [from_ms, end_ms), and entries there that lead to other keys.
+    """
 
     at: LookAt
     app: str
     start_ms: int
+    from_ms: int
     end_ms: int
     unit_ms: int
     most: int  # rows that may be looked at
