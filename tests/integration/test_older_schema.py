@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from infinite_scheduler.model import JobSpec, Status
+from infinite_scheduler.model import DAY_MS, JobSpec, Status
 from infinite_scheduler.store.inbox import LetterQuery, Move, Source
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.schema import MIGRATIONS, VERSION
@@ -42,6 +42,35 @@ async def test_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     await store.close()
     with closing(sqlite3.connect(path)) as shell:
         assert shell.execute("SELECT version FROM scheduler_schema").fetchall() == [(VERSION,)]
+
+
+async def test_jobs_that_failed_before_an_upgrade_are_found_with_those_that_fail_after_it(tmp_path: Path) -> None:
+    path, clock = tmp_path / "jobs.db", ManualClock()
+    now = clock.wall_ms()
+    with schema_version(3):
+        older = SqlStore(SqliteDatabase(path, inline=True), clock)
+        await older.open()
+        await older.register("mail")
+        specs = [JobSpec(app="mail", scheduled_ms=now + n, payload=b"{}") for n in (1000, 2000, 40 * DAY_MS)]
+        early, _, late = await older.add(specs)
+        await older.close()
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute(
+            f"UPDATE mail_scheduled_jobs_20260101 SET status = 'failed', finished_ms = {now} WHERE id = ?", (early.key,)
+        )
+        shell.execute(f"UPDATE scheduler_shards SET line_ms = {now + 30_000}")
+        shell.commit()
+    store = SqlStore(SqliteDatabase(path, inline=True), clock)
+    await store.open()
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute("UPDATE mail_scheduled_jobs_later SET status = 'failed', finished_ms = 1")
+        shell.execute("INSERT INTO scheduler_attempts VALUES (?, 1, 'mail', 1, 1, 'n', 'no', 'failed')", (late.key,))
+        shell.commit()
+    for newest_first in (False, True):
+        found = await store.find(Query(status=Status.FAILED, newest_first=newest_first))
+        assert [one.job.key for one in found.records] == sorted((early.key, late.key), reverse=newest_first)
+    assert not (await store.find(Query(status=Status.EXPIRED))).records
+    await store.close()
 
 
 def test_the_fourth_step_locks_tables_in_the_order_of_a_settle_and_that_of_heartbeats_last() -> None:

@@ -236,6 +236,10 @@ class SimStatements(Statements):
         return []
 
     @reads
+    def ends_known_from(self) -> int:
+        return 0
+
+    @reads
     def lows(self, app: str | None = None) -> Mapping[str, int]:
         found: dict[str, int] = {}
         for row in self.transaction.rows("shards").values():

@@ -11,7 +11,7 @@ from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import Owner, Shard
 from infinite_scheduler.store.cluster_state import HeldBack, NodeInfo, ShardInfo
 from infinite_scheduler.store.sql.rows import Rows, where
-from infinite_scheduler.store.sql.schema import create_job_table, create_moved_table
+from infinite_scheduler.store.sql.schema import ENDS_VERSION, UPGRADES_TABLE, create_job_table, create_moved_table
 from infinite_scheduler.store.sql.tables import SqlApp, later_table, moved_table
 
 APP: Final = ("name", "shards", "span", "paused", "created_ms")
@@ -57,6 +57,10 @@ class ClusterRows(Rows):
     def lows(self, app: str | None = None) -> Mapping[str, int]:
         condition, values = where({"app = ?": app})
         return dict(self._select(f"SELECT app, MIN(low_ms) FROM scheduler_shards{condition} GROUP BY app", values))
+
+    def ends_known_from(self) -> int:
+        ((before_ms,),) = self._select(f"SELECT MAX(before_ms) FROM {UPGRADES_TABLE} WHERE version = {ENDS_VERSION}")
+        return before_ms or 0
 
     def write_shards(self, rows: Iterable[ShardInfo]) -> None:
         self._run_many(

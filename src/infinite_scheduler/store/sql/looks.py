@@ -50,11 +50,11 @@ class Looks(JobRows):
             if wanted.at is LookAt.MOVED:
                 return self._count_moved(wanted)
             if wanted.at is LookAt.LATER:
-                return self._count_in([(later_table(wanted.app), start_of(wanted.start_ms))], wanted)
+                return self._count_in([(later_table(wanted.app), start_of(wanted.from_ms))], wanted)
             span = self._span(wanted.app)
-            first, last = span.period_at(wanted.start_ms), span.period_at(wanted.end_ms)
+            first, last = span.period_at(wanted.from_ms), span.period_at(wanted.end_ms)
             periods = [period for period in self._periods(wanted.app) if first <= period <= last]
-            start = start_of(wanted.start_ms)
+            start = start_of(wanted.from_ms)
             tables = [(span.table(wanted.app, period), max(start, span.keys(period)[0])) for period in periods]
             return self._count_in(tables, wanted)
 
@@ -86,7 +86,7 @@ class Looks(JobRows):
 
     def _count_moved(self, wanted: DueCount) -> DueCounted:
         """Entries that lead to jobs which are not met by their keys."""
-        table, start, end = moved_table(wanted.app), start_of(wanted.start_ms), start_of(wanted.end_ms)
+        table, start, end = moved_table(wanted.app), start_of(wanted.from_ms), start_of(wanted.end_ms)
         units: dict[int, int] = {}
         rows, at = 0, start
         while self._has(table):

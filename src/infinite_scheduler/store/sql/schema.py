@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from infinite_scheduler.errors import StoreMismatch
+from infinite_scheduler.model import DAY_MS
 from infinite_scheduler.store.sql.dialect import Cursor, Dialect
 from infinite_scheduler.store.sql.tables import moved_table
 
@@ -177,6 +178,9 @@ TOKEN_COLUMNS: Columns = (
     ("revoked_ms", "int"),
 )
 
+UPGRADES_TABLE = "scheduler_upgrades"
+UPGRADE_COLUMNS: Columns = (("version", "int NOT NULL"), ("before_ms", "int"))
+
 
 Index = tuple[str, str]
 """The name of an index and its columns."""
@@ -190,6 +194,12 @@ LETTERS_INDEXES: Sequence[Index] = (
 
 ENDED_INDEX: Index = ("scheduler_attempts_by_end", "app, ended, id")
 """Failed and expired jobs are few among many: this is how they are found."""
+
+ENDS_VERSION = 4
+"""Since this version an attempt says that its job ended with it.
+
+Before the line all jobs may have ended without that, and a node of the version before may go on for a while.
+"""
 
 AUDIT_INDEXES: Sequence[Index] = (("scheduler_audit_by_target", "target, id"),)
 """What was done to one job is shown with the job."""
@@ -278,6 +288,12 @@ def _fourth(dialect: Dialect) -> Iterator[str]:
     yield from dialect.add_column("scheduler_attempts", "ended", "name")
     yield from dialect.add_index("scheduler_attempts", *ENDED_INDEX)
     yield from dialect.add_column("scheduler_counters", "at_ms", "int")
+    yield create_table(dialect, UPGRADES_TABLE, UPGRADE_COLUMNS, "version")
+    yield f"DELETE FROM {UPGRADES_TABLE}"
+    yield (
+        f"INSERT INTO {UPGRADES_TABLE} (version, before_ms)"
+        f" SELECT {ENDS_VERSION}, MAX(line_ms) + {DAY_MS} FROM scheduler_shards"
+    )
     readable = (dialect.readable_id("record_id", "id"), dialect.readable_time("recorded_at", "at_ms"))
     yield create_table(dialect, AUDIT_TABLE, AUDIT_COLUMNS, "id", readable, AUDIT_INDEXES, dialect.large_table_options)
     if not dialect.indexes_in_tables:

@@ -93,12 +93,28 @@ class Search:
         """The routes of a part of the list, from where the last page ended."""
         if part == self._mark.part and self._mark.place:
             start, end = (start, self._mark.place) if self._query.newest_first else (self._mark.place, end)
-        kinds = _kinds(self._query)
-        begins = self._begins() if self._query.status is Status.PENDING else {}
+        ranges = self._ranges(start, end)
+        begins = pending_from(self._tx, list(self._apps.values())) if self._query.status is Status.PENDING else {}
         apps = self._with_rows(start, end)
-        share = self._rows_left // (2 * len(kinds) * max(1, len(apps)))  # each route gets a turn, whatever is left
+        share = self._rows_left // (2 * len(ranges) * max(1, len(apps)))  # each route gets a turn, whatever is left
         stride = max(1, min(share, 4 * self._query.limit, LONGEST_STRIDE))
-        return [Route(at, app, max(start, begins.get(app, start)), end, stride) for app in apps for at in kinds]
+        return [
+            Route(at, app, max(first, start_of(begins.get(app, 0))), last, stride)
+            for app in apps
+            for at, (first, last) in ranges.items()
+        ]
+
+    def _ranges(self, start: bytes, end: bytes) -> Mapping[LookAt, tuple[bytes, bytes]]:
+        """The kinds of routes, and what of this range each goes through.
+
+        Jobs that failed before a version that says so in their attempts are met by their rows.
+        """
+        kinds = _kinds(self._query)
+        known = start_of(self._tx.ends_known_from()) if LookAt.ENDED in kinds else start
+        if known <= start:
+            return dict.fromkeys(kinds, (start, end))
+        before = start, min(known, end)
+        return {LookAt.ENDED: (known, end), LookAt.ROWS: before, LookAt.LATER: before}
 
     def _with_rows(self, start: bytes, end: bytes) -> Sequence[str]:
         """The apps that have anything in this range."""
@@ -107,21 +123,6 @@ class Search:
         scans = [Scan(app=app, shards=frozenset({0}), start=start, end=end, limit=1, room=1) for app in self._apps]
         empty = self._tx.apps_without_jobs(scans)
         return [app for app in self._apps if app not in empty]
-
-    def _begins(self) -> Mapping[str, bytes]:
-        """Where the pending jobs of each app begin: at `low`, or at a job that its owner has yet to look at."""
-        shards = {Shard(app.name, number) for app in self._apps.values() for number in range(app.shards)}
-        requests = self._tx.read_requests(shards, WAKES)
-        lows = dict(self._tx.lows(self._query.app))  # after them: who deletes a request lowers `low`
-        if named(requests) >= WAKES:
-            return {}
-        asked: dict[str, set[bytes]] = {}
-        for request in requests:
-            asked.setdefault(request.shard.app, set()).update(request.keys)
-        for app, keys in asked.items():
-            dues = [head.due_ms for head in self._tx.read_heads(app, keys) if head.status is Status.PENDING]
-            lows[app] = min([lows.get(app, 0), *dues])
-        return {app: start_of(low_ms) for app, low_ms in lows.items()}
 
     def _go(self, part: int, routes: list[Route], wanted: int) -> tuple[Sequence[Sighting], bytes | None]:
         """Go on until enough was found, or looked at. Returns what was met before the edge up to which all was seen.
@@ -209,6 +210,25 @@ def search(tx: Statements, query: Query, now_ms: int) -> Found:
         mark = Bookmark.parse(query.cursor, query)
     apps = [app for app in tx.read_apps() if query.app in (None, app.name)]
     return Search(tx, query, apps, mark).run()
+
+
+def pending_from(tx: Statements, apps: Sequence[SqlApp]) -> Mapping[str, int]:
+    """When the pending jobs of each app begin: at `low`, or at a job that its owner has yet to look at.
+
+    An app that is not in the answer may have them from any time.
+    """
+    requests = tx.read_requests({Shard(app.name, number) for app in apps for number in range(app.shards)}, WAKES)
+    lows = tx.lows(apps[0].name if len(apps) == 1 else None)  # after them: who deletes a request lowers `low`
+    if named(requests) >= WAKES:
+        return {}
+    asked: dict[str, set[bytes]] = {}
+    for request in requests:
+        asked.setdefault(request.shard.app, set()).update(request.keys)
+    dues = {
+        app: [head.due_ms for head in tx.read_heads(app, keys) if head.status is Status.PENDING]
+        for app, keys in asked.items()
+    }
+    return {app: min([low_ms, *dues.get(app, ())]) for app, low_ms in lows.items()}
 
 
 def _parts(query: Query, now_ms: int) -> Sequence[tuple[bytes, bytes]]:

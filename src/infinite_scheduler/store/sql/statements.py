@@ -95,11 +95,15 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start."""
+    """Pending jobs of an app to be counted: those due in [start_ms, end_ms), by units of time from its start.
+
+    Rows are counted by keys in [from_ms, end_ms), and entries there that lead to other keys.
+    """
 
     at: LookAt
     app: str
     start_ms: int
+    from_ms: int
     end_ms: int
     unit_ms: int
     most: int  # rows that may be looked at
@@ -196,6 +200,10 @@ class Statements(ABC):
     @abstractmethod
     def lows(self, app: str | None = None) -> Mapping[str, int]:
         """The smallest `low` of the shards of each app, or of one."""
+
+    @abstractmethod
+    def ends_known_from(self) -> int:
+        """Jobs due before this moment may have failed or expired without a word of it in their attempts."""
 
     @abstractmethod
     def insert_requests(self, requests: Iterable[Request]) -> None: ...

@@ -93,6 +93,33 @@ class ForeseeingContract(Promises):
         assert [bucket.estimated for bucket in found.buckets[:counted]] == [False] * counted
         assert all(bucket.estimated for bucket in found.buckets[counted + 1 :])
 
+    async def test_what_is_left_of_a_day_is_spread_over_all_of_it_that_was_not_counted(self, bench: Bench) -> None:
+        await self._at(bench, *(n * HOUR_MS // 10 for n in range(240)))
+        start = tomorrow(bench) + 22 * HOUR_MS
+        found = await foreseen(bench, start_ms=start, end_ms=start + 2 * HOUR_MS, step_ms=30 * MINUTE_MS, most=8)
+        assert start < found.counted_to_ms < start + HOUR_MS
+        assert [bucket.jobs for bucket in found.buckets[2:]] == [5, 5]
+
+    @needing(Ability.OWNERSHIP)
+    async def test_today_is_foreseen_however_many_of_its_jobs_are_settled(self, bench: Bench) -> None:
+        owner = await bench.owner()
+        settled = [await bench.job(accepted) for accepted in await bench.add(*range(1000, 1300))]
+        await owner.settle(*(owner.ended(job) for job in settled))
+        bench.clock.advance(5000)
+        await owner.advance(bench.now + 30_000, bench.now)
+        start = tomorrow(bench) - DAY_MS
+        await self._at(bench, -1, -2)
+        found = await foreseen(bench, start_ms=start, end_ms=start + DAY_MS, most=40)
+        assert found.counted_to_ms == start + DAY_MS
+        assert jobs_of(found) == {23: 2}
+
+    @needing(Ability.RESCHEDULE)
+    async def test_a_job_that_was_moved_to_before_where_the_count_ends_is_counted(self, bench: Bench) -> None:
+        accepted = await self._at(bench, *(n * HOUR_MS // 10 for n in range(240)))
+        await bench.changed(Change.RESCHEDULE, accepted[-1].key, due_ms=tomorrow(bench) + 30 * MINUTE_MS)
+        first = (await foreseen(bench, most=100)).buckets[0]
+        assert (first.jobs, first.estimated) == (11, False)
+
     async def test_a_second_with_very_many_jobs_of_an_app_is_a_herd(self, bench: Bench) -> None:
         await bench.store.register("sms", 1)
         await self._at(bench, *(HOUR_MS + n for n in range(30)), *(2 * HOUR_MS + n for n in range(10)))
