@@ -73,6 +73,22 @@ async def test_jobs_that_failed_before_an_upgrade_are_found_with_those_that_fail
     await store.close()
 
 
+async def test_jobs_that_were_never_counted_do_not_wait_less_than_none(tmp_path: Path) -> None:
+    path, clock = tmp_path / "jobs.db", ManualClock()
+    store = SqlStore(SqliteDatabase(path, inline=True), clock)
+    await store.open()
+    await store.register("mail")
+    await store.add([JobSpec(app="mail", scheduled_ms=clock.wall_ms() + DAY_MS, payload=b"{}")])
+    today = clock.wall_ms() // DAY_MS
+    with closing(sqlite3.connect(path)) as shell:  # as after the end of jobs from before the counter
+        shell.execute(f"INSERT INTO scheduler_counters VALUES ('x', 'mail', {today}, 'waiting', -5, NULL)")
+        shell.commit()
+    assert await store.ledger().waiting() == {"mail": {(today + 1) * DAY_MS: 1}}
+    counted = await store.ledger().recount("mail")
+    assert (counted.before, counted.counted) == (-4, 1)
+    await store.close()
+
+
 def test_the_fourth_step_locks_tables_in_the_order_of_a_settle_and_that_of_heartbeats_last() -> None:
     altered = re.findall(r"ALTER TABLE (\w+)", "; ".join(MIGRATIONS[3](PostgresDialect())))
     assert altered == ["scheduler_attempts", "scheduler_counters", "scheduler_nodes"]

@@ -98,7 +98,17 @@ def look_at_everything(tx: SqlStatements, now_ms: int) -> None:
                 )
                 tx.look(probe)
     for at in (LookAt.ROWS, LookAt.LATER, LookAt.MOVED):
-        tx.count_due(DueCount(at=at, app=APP, start_ms=now_ms, end_ms=now_ms + DAY_MS, unit_ms=1000, most=JOBS // 2))
+        tx.count_due(
+            DueCount(
+                at=at,
+                app=APP,
+                start_ms=now_ms,
+                from_ms=now_ms,
+                end_ms=now_ms + DAY_MS,
+                unit_ms=1000,
+                most=JOBS // 2,
+            )
+        )
 
 
 @pytest.mark.servers

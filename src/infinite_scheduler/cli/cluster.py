@@ -170,8 +170,14 @@ async def _print_pause(session: StoreSession, app: str, what: str) -> None:
         session.out.say(f"{what} {app}; nodes follow within a heartbeat")
 
 
-async def recount_app(session: StoreSession, app: str) -> None:
-    """Count anew how many jobs of an app wait."""
+async def recount_apps(session: StoreSession, app: str | None) -> None:
+    """Count anew how many jobs of an app wait, or of each app."""
+    apps = [app] if app else [one.name for one in (await session.client.survey()).view.apps]
+    for name in apps:
+        await _recount(session, name)
+
+
+async def _recount(session: StoreSession, app: str) -> None:
     again = await session.client.ledger.recount(app)
     if session.out.as_json:
         session.out.record(again)

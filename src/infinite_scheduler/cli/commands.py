@@ -19,6 +19,9 @@ def _apps(context: typer.Context) -> list[str]:
 
 
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
+AnyApp = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="The name of an app; all if left out.", autocompletion=_apps)
+]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
 JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
 
@@ -356,12 +359,12 @@ def apps_resume(options: SharedOptions, name: AppArgument) -> int:
 
 @apps.command("recount")
 @with_options
-def apps_recount(options: SharedOptions, name: AppArgument) -> int:
-    """Count anew how many jobs of an app wait, and correct the counter. Nothing else waits for it."""
-    from infinite_scheduler.cli.cluster import recount_app
+def apps_recount(options: SharedOptions, name: AnyApp = None) -> int:
+    """Count anew how many jobs of an app wait, or of each, and correct the counter. Nothing else waits for it."""
+    from infinite_scheduler.cli.cluster import recount_apps
     from infinite_scheduler.cli.store_session import Intent, ask
 
-    return ask(options, lambda session: recount_app(session, name), Intent.CHANGE)
+    return ask(options, lambda session: recount_apps(session, name), Intent.CHANGE)
 
 
 @nodes.command("list")

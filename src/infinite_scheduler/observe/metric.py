@@ -66,7 +66,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     **_of(
         MetricKind.GAUGE,
         "app",
-        waiting_jobs="Jobs in the store that are not handed over, of the whole cluster.",
+        waiting_jobs="Jobs in the store that are not settled, of the whole cluster.",
         oldest_overdue_seconds="Age of the oldest job on this node that is due and not handed over; 0: there is none.",
         jobs_in_flight="Jobs whose handlers run.",
         window_jobs="Jobs that were read ahead and wait in memory.",

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import DAY_MS, start_of
+from infinite_scheduler.model import DAY_MS, MAX_DUE_MS, start_of
 from infinite_scheduler.store.ledger import Bucket, Forecast, ForecastQuery, Herd
 from infinite_scheduler.store.ownership import Scan
 from infinite_scheduler.store.sql.search import pending_from
@@ -15,6 +15,9 @@ from infinite_scheduler.store.sql.statements import DueCount, DueCounted, LookAt
 from infinite_scheduler.store.sql.tables import SqlApp
 
 SECOND_MS: Final = 1000
+
+MOST_STEPS: Final = 10_000
+"""Of one forecast."""
 
 
 class AppCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,11 @@ def check_forecast(query: ForecastQuery) -> None:
         raise InvalidRequest(
             f"a forecast from {query.start_ms} to {query.end_ms} cannot be made: the end must be after the start"
         )
+    if query.end_ms > MAX_DUE_MS + 1:
+        raise InvalidRequest(f"a forecast to {query.end_ms} cannot be made: the end must be before the year 10000")
+    steps = -(-(query.end_ms - query.start_ms) // query.step_ms)
+    if steps > MOST_STEPS:
+        raise InvalidRequest(f"a forecast has {steps} steps: ask for at most {MOST_STEPS}")
 
 
 def forecast(tx: Statements, query: ForecastQuery) -> Forecast:

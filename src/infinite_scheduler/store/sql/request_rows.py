@@ -208,7 +208,7 @@ class SqlStatements(Scans, Looks, ClusterRows, InboxRows, LedgerRows):
         for name, day, n in self._select(
             f"SELECT app, day, SUM(n) FROM scheduler_counters{condition} GROUP BY app, day", values
         ):
-            if n:
+            if n > 0:  # less: jobs from before the counter have ended; counting anew mends that
                 found.setdefault(name, {})[day] = int(n)
         return found
 

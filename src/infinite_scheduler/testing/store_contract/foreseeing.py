@@ -3,7 +3,7 @@
 from typing import Any
 
 from infinite_scheduler.errors import InvalidRequest, UnknownApp
-from infinite_scheduler.model import DAY_MS, Change
+from infinite_scheduler.model import DAY_MS, MAX_DUE_MS, Change
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ledger import Forecast, ForecastQuery, TableKind
 from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, needing, refused
@@ -137,6 +137,11 @@ class ForeseeingContract(Promises):
         for fields in ({"step_ms": 0}, {"step_ms": 1500}, {"step_ms": -1000}, {"start_ms": 1}):
             with refused(InvalidRequest, "use whole seconds"):
                 await foreseen(bench, **fields)
+        for fields in ({"end_ms": 10**16}, {"end_ms": MAX_DUE_MS + 2, "step_ms": 10**15}):
+            with refused(InvalidRequest, "the end must be before the year 10000"):
+                await foreseen(bench, **fields)
+        with refused(InvalidRequest, "86401 steps", "at most 10000"):
+            await foreseen(bench, end_ms=tomorrow(bench) + DAY_MS + 1, step_ms=1000)
         for fields in ({"end_ms": 0}, {"start_ms": -DAY_MS}):
             with refused(InvalidRequest, "the end must be after the start"):
                 await foreseen(bench, **fields)

@@ -273,6 +273,12 @@ class SearchingContract(Promises):
             with refused(InvalidRequest, name, "no job can have"):
                 await bench.store.find(msgspec.structs.replace(Query(), **{name: text}))
 
+    async def test_a_range_that_no_job_can_be_in_is_refused(self, bench: Bench) -> None:
+        for name in ("from_ms", "to_ms"):
+            for moment in (-1, 10**16):
+                with refused(InvalidRequest, name, str(moment), "1970 to 9999"):
+                    await bench.store.find(msgspec.structs.replace(Query(), **{name: moment}))
+
 
 async def settled(bench: Bench, owner: ContractNode, some: Any, status: Status = Status.DONE, **fields: Any) -> None:
     """Let the owner record that these jobs ended so."""
