@@ -250,6 +250,7 @@ def test_a_configuration_alone_runs_the_guides(servers: str, tmp_path: Path) -> 
             "store": store,
             "apps": ["generic", "python", "sms", "sms_retry"],
             "topics": ["SMS_Retry", "scheduler.jobs.ingest"],
+            "http": None,
             "pid": process.pid,
         }
         with SyncClient(store) as client:

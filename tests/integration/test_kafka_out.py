@@ -145,7 +145,7 @@ async def test_a_broker_that_restarts_in_the_middle_loses_nothing_and_doubles_no
     numbers = count()
     outcomes: list[Any] = []
     longest_s = 0.0
-    async with running(KafkaHandler(private_kafka.url, "out", value="data", timeout_ms=60_000)) as handler:
+    async with running(KafkaHandler(private_kafka.url, "out", value="data", timeout_ms=120_000)) as handler:
         restart: asyncio.Task[None] | None = None
         while restart is None or not restart.done():
             began = time.monotonic()
