@@ -110,15 +110,15 @@ MUTANTS = (
     Mutant(
         "pending jobs are looked for from the first one on",
         "store/sql/search.py",
-        "begins = self._begins() if self._query.status is Status.PENDING else {}",
-        "begins: dict[str, bytes] = {}",
+        "begins = pending_from(self._tx, list(self._apps.values())) if self._query.status is Status.PENDING else {}",
+        "begins: dict[str, int] = {}",
         contract("however_many_are_settled"),
     ),
     Mutant(
         "a job before low that its owner has not seen is not listed",
         "store/sql/search.py",
-        "lows[app] = min([lows.get(app, 0), *dues])",
-        "pass",
+        "min([low_ms, *dues.get(app, ())])",
+        "low_ms",
         contract("has_yet_to_look_at"),
     ),
     Mutant(
