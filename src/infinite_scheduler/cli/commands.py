@@ -19,7 +19,7 @@ def _apps(context: typer.Context) -> list[str]:
 
 
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
-AnyApp = Annotated[
+AppOrAll = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="The name of an app; all if left out.", autocompletion=_apps)
 ]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
@@ -359,7 +359,7 @@ def apps_resume(options: SharedOptions, name: AppArgument) -> int:
 
 @apps.command("recount")
 @with_options
-def apps_recount(options: SharedOptions, name: AnyApp = None) -> int:
+def apps_recount(options: SharedOptions, name: AppOrAll = None) -> int:
     """Count anew how many jobs of an app wait, or of each, and correct the counter. Nothing else waits for it."""
     from infinite_scheduler.cli.cluster import recount_apps
     from infinite_scheduler.cli.store_session import Intent, ask
