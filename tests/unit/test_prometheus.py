@@ -208,7 +208,7 @@ async def test_a_scrape_of_a_thousand_apps_is_cheap_and_leaves_the_event_loop_al
     in_loop = time.process_time() - began
     text = await asyncio.to_thread(metrics._text, look)
     assert in_loop < 0.005
-    assert time.process_time() - began < 0.25, "measured: 0.03 to 0.05 s"
+    assert time.process_time() - began < 0.25, "measured: 0.05 to 0.1 s"
     assert len(text) < 1 << 19
 
 
