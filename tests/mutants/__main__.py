@@ -1,14 +1,18 @@
 """Take guards out of the code, one at a time, and say which of them no test misses."""
 
 import argparse
+import os
 import signal
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant
-from tests.mutants.trial import Trial, copied, origin, run
+from tests.mutants.trial import Trial, copied, end_all, origin, run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,34 +29,42 @@ def main(arguments: Sequence[str]) -> int:
         print(f"The tests import copies such as {found}")
         if not found.startswith(str(folder)):
             return _fail("which is not the copy: is another infinite_scheduler before it on the path?")
-    return Gate(verbose=options.verbose).judge(chosen)
+    return Gate(verbose=options.verbose).judge(chosen, options.jobs)
 
 
 class Gate:
-    """Judges mutants one by one, and remembers how long each set of tests takes with all guards."""
+    """Judges mutants, and remembers how long each set of tests takes with all guards."""
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
         self._usual_s: dict[tuple[str, ...], float] = {}
+        self._measuring: defaultdict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)
         self.survivors: list[Mutant] = []
         self.wrong: list[str] = []
 
-    def judge(self, mutants: Sequence[Mutant]) -> int:
+    def judge(self, mutants: Sequence[Mutant], at_once: int) -> int:
         """Print a line for each, and a summary; 0: every one is killed, or survives for its reason."""
         began_s = time.monotonic()
-        for number, mutant in enumerate(mutants, 1):
-            print(f"{number:3}/{len(mutants)} {self._verdict(mutant)}: {mutant.name} ({mutant.file})", flush=True)
+        with ThreadPoolExecutor(at_once) as trials:
+            verdicts = zip(mutants, trials.map(self._verdict, mutants), strict=True)
+            try:
+                for number, (mutant, verdict) in enumerate(verdicts, 1):
+                    print(f"{number:3}/{len(mutants)} {verdict}: {mutant.name} ({mutant.file})", flush=True)
+            except BaseException:
+                trials.shutdown(wait=False, cancel_futures=True)
+                end_all()
+                raise
         self._sum_up(len(mutants), time.monotonic() - began_s)
         return int(bool(self.wrong))
 
     def _verdict(self, mutant: Mutant) -> str:
-        usual_s = self._usual_s.get(mutant.tests)
-        if usual_s is None:
-            with_all = run(mutant.tests)
-            if not with_all.green:
-                return self._wrong(mutant, "its tests are not green with all guards", with_all)
-            usual_s = self._usual_s[mutant.tests] = with_all.took_s
-        trial = run(mutant.tests, mutant, usual_s)
+        with self._measuring[mutant.tests]:
+            if mutant.tests not in self._usual_s:
+                with_all = run(mutant.tests)
+                if not with_all.green:
+                    return self._wrong(mutant, "its tests are not green with all guards", with_all)
+                self._usual_s[mutant.tests] = with_all.took_s
+        trial = run(mutant.tests, mutant, self._usual_s[mutant.tests])
         if trial.green:
             return self._survived(mutant, trial)
         if not trial.red:
@@ -97,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="those with this text in their name or file"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="how many are tried at a time"
     )
     parser.add_argument("--list", action="store_true", help="print them, and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print what pytest says about those that are not killed")

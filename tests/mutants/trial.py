@@ -34,6 +34,8 @@ SLOWER = 3
 
 TEST_HUNG = re.compile(r"Timeout \(?>?\d")
 
+_running: set["subprocess.Popen[str]"] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -98,6 +100,7 @@ def run(tests: tuple[str, ...], mutant: Mutant | None = None, usual_s: float | N
             text=True,
             start_new_session=True,
         )
+        _running.add(process)
         try:
             output, _ = process.communicate(timeout=longest_s and 2 * longest_s)
         except subprocess.TimeoutExpired:
@@ -107,9 +110,18 @@ def run(tests: tuple[str, ...], mutant: Mutant | None = None, usual_s: float | N
         except BaseException:
             _end(process)
             raise
+        finally:
+            _running.discard(process)
         took_s = time.monotonic() - began_s
         hung = process.returncode == FAILED and TEST_HUNG.search(output) is not None
         return Trial(process.returncode, took_s, output, hung)
+
+
+def end_all() -> None:
+    """End all tests that are being run, in whatever thread."""
+    for process in set(_running):
+        if process.poll() is None:
+            _end(process)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
