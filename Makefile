@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test compiled test-protocol test-with-servers test-quick services services-stop check format \
+.PHONY: help setup demo test compiled installed test-protocol test-with-servers test-quick services services-stop check format \
   mutants soak bench lock wheel clean
 
 help: ## Show what can be made
@@ -50,14 +50,18 @@ demo: setup ## See jobs handed over on time
 
 # The tests of the protocol need nothing but a processor. They have the time that the others leave, which often wait.
 PROTOCOL := tests/model tests/simulation
-BESIDE := --no-print-directory --jobs 2 --output-sync=target
+BESIDE := --no-print-directory --jobs 3 --output-sync=target
 
 test: wheel compiled ## Run the whole suite with real servers
-	@$(SERVERS) run -- $(MAKE) $(BESIDE) test-protocol test-with-servers
+	@$(SERVERS) run -- $(MAKE) $(BESIDE) installed test-protocol test-with-servers
 
 # Once here: otherwise each of the ten workers below would compile all tests.
 compiled: setup
 	$(PYTEST) -q -n 0 --collect-only tests > /dev/null
+
+# What acceptance tests run, made while others are tested.
+installed:
+	nice -n 10 $(BIN)/python -m tests.acceptance.installation
 
 # What they get in a minute depends on the others, so that the usual limit per test would measure those.
 test-protocol:
@@ -88,7 +92,7 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (45 minutes)
+mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (half an hour)
 	$(SERVERS) run -- $(BIN)/python -m tests.mutants
 
 soak: wheel ## Run the endurance tests at full length

@@ -9,7 +9,7 @@ from tests.command import NO_HTTP
 
 os.environ.update(NO_HTTP)
 
-pytest_plugins = ["tests.services.fixtures"]
+pytest_plugins = ["tests.services.fixtures", "tests.order"]
 
 EXAMPLES = 2_000 if os.environ.get("INFINITE_SCHEDULER_SOAK") else 40
 """Of each property; a test whose inputs need more takes a multiple of it."""

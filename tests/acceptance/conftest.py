@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cluster import Cluster
-from tests.acceptance.installation import Installation, install
+from tests.acceptance.installation import DRIVERS, Installation, install
 from tests.acceptance.place import SOAK, Place
 from tests.acceptance.streams import Stream, StreamOn
 from tests.services.catalogue import admin_url
@@ -29,7 +29,7 @@ def installation() -> Installation:
 
 @pytest.fixture(scope="session")
 def installation_with_drivers() -> Installation:
-    return install("mysql,postgres")
+    return install(DRIVERS)
 
 
 @pytest.fixture

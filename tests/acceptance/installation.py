@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tests.command import NO_HTTP
 
 ROOT = Path(__file__).parents[2]
+DRIVERS = "mysql,postgres"
 WHEELS = ROOT / ".cache" / "wheels"
 PLACES = ROOT / ".cache" / "acceptance"
 
@@ -109,3 +110,8 @@ def clean_environment() -> dict[str, str]:
     """This process's environment without anything that would lead Python or the scheduler elsewhere."""
     leading = ("PYTHON", "INFINITE_SCHEDULER_", "PIP_", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if not name.startswith(leading)} | NO_HTTP
+
+
+if __name__ == "__main__":  # before the tests begin, so that none has to wait for it
+    install()
+    install(DRIVERS)
