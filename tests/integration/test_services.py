@@ -238,7 +238,7 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.copytree(folder.PROJECT / "tests" / "services", root / "tests" / "services")
-        for name in ("pyproject.toml", "tests/conftest.py", "tests/command.py"):
+        for name in ("pyproject.toml", "tests/conftest.py", "tests/command.py", "tests/order.py"):
             shutil.copy(folder.PROJECT / name, root / name)
         (root / ".cache").symlink_to(folder.kept())  # what was fetched once
 
