@@ -111,7 +111,8 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
         if not running:
             await anew.started()
         await until_async(lambda: len(anew.numbers()) == 25, within_s=40)
-        assert anew.heard(events.TopicAnew)
+        # A topic that ended before the old offset for a moment is read from its beginning for that reason first.
+        await until_async(lambda: anew.heard(events.TopicAnew), within_s=40)
         if not running:  # else some may have been read by their old offsets before it was noticed
             assert set(anew.numbers().values()) == {1}
 
