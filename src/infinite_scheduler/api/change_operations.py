@@ -147,7 +147,7 @@ async def _change_by_filter(
         shows = shows_data(api, request.actor)
         views = [shown_job(job, shows=shows) for job in found.jobs]
         return JobPreview(count=found.count, at_least=found.at_least, jobs=views)
-    done = await bulk.step(asked.cursor, asked.limit or MOST_JOBS)
+    done = await bulk.step(asked.cursor, asked.limit)
     await _record_step(api, request, change, jobs, done)
     return ChangedJobs(
         changed=done.changed,

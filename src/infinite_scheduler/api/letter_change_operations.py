@@ -219,7 +219,7 @@ async def _drop_by_filter(api: ApiContext, request: ApiRequest) -> DroppedLetter
 async def _step(api: ApiContext, request: ApiRequest, bulk: BulkLetters, verb: str) -> LetterStep:
     """One step, with its record in the audit. If the store has gone away, it may take none."""
     asked: DropLetters = request.body
-    done = await bulk.step(asked.cursor, asked.limit or MOST_LETTERS)
+    done = await bulk.step(asked.cursor, asked.limit)
     count = sum(end.error is None for end in done.ends)
     target = filter_text(asked.filter or LetterFilter())
     if done.stopped is None:

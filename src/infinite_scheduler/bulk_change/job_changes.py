@@ -104,11 +104,12 @@ class BulkChange:
         page, wanted = await self._look(StepCursor(self._started_ms), MOST_JOBS)
         return BulkPreview(count=len(wanted), at_least=page.cursor is not None, jobs=wanted[:SHOWN])
 
-    async def step(self, cursor: str | None = None, limit: int = MOST_JOBS) -> BulkResult:
-        """Change the jobs of one page, at most `limit`; go on with the cursor until it is None.
+    async def step(self, cursor: str | None = None, limit: int | None = None) -> BulkResult:
+        """Change the jobs of one page, at most `limit` or a thousand; go on with the cursor until it is None.
 
         Raises StoreUnavailable if the store does not answer before anything is changed.
         """
+        limit = MOST_JOBS if limit is None else limit
         if not 1 <= limit <= MOST_JOBS:
             raise InvalidRequest(f"limit is {limit}; expected 1 to {MOST_JOBS}")
         place = StepCursor(self._started_ms) if cursor is None else StepCursor.parse(cursor, self._described)

@@ -77,14 +77,14 @@ class BulkLetters:
         wanted = self._wanted(page)
         return LetterPreview(count=len(wanted), at_least=page.cursor is not None, letters=wanted[:SHOWN])
 
-    async def step(self, cursor: str | None = None, limit: int = MOST_LETTERS) -> LetterStep:
+    async def step(self, cursor: str | None = None, limit: int | None = None) -> LetterStep:
         """Deal with the letters of one page; go on with the cursor until it is None.
 
         Raises StoreUnavailable if the store does not answer before anything is done.
         """
         described = (self._change, self._filters)
         place = StepCursor(self._started_ms) if cursor is None else StepCursor.parse(cursor, described)
-        page = await self._inbox.letters(self._query(place, limit))
+        page = await self._inbox.letters(self._query(place, limit or MOST_LETTERS))
         ends, stopped = await self._deal(self._wanted(page), place.started_ms)
         if stopped is not None and not ends:
             raise stopped
