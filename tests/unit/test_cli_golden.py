@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from infinite_scheduler.bulk_change.job_changes import BulkChange, JobAccess
-from infinite_scheduler.cli import cluster, dlq, dlq_changes, ingest, job_changes, jobs, schedule
+from infinite_scheduler.cli import change_jobs, cluster, dlq, dlq_changes, ingest, jobs, schedule
 from infinite_scheduler.cli.dlq_changes import When
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.store_session import StoreSession
@@ -314,12 +314,12 @@ def listed(session: StoreSession) -> Awaitable[None]:
 
 
 def changed(session: StoreSession, change: Change, at: str | None = None) -> Awaitable[int]:
-    return job_changes.change_by_ids(session, job_changes.JobChange(change, at), ["x"])
+    return change_jobs.change_by_ids(session, change_jobs.JobChange(change, at), ["x"])
 
 
 def by_filter(session: StoreSession, *, preview: bool = False) -> Awaitable[int]:
-    change = job_changes.JobChange(Change.CANCEL)
-    return job_changes.change_by_filter(session, change, {"app": "sms"}, preview=preview, yes=True)
+    change = change_jobs.JobChange(Change.CANCEL)
+    return change_jobs.change_by_filter(session, change, {"app": "sms"}, preview=preview, yes=True)
 
 
 def letters_listed(session: StoreSession) -> Awaitable[None]:

@@ -50,7 +50,7 @@ class JobAccess(NamedTuple):
     zone: ZoneInfo
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedChange(msgspec.Struct, frozen=True):
     """A job that was not changed, and why."""
 
     id: str
@@ -69,7 +69,7 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a bulk change has done; `cursor` goes on, and is None when all jobs were met."""
 
     changed: int
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedChange]
     cursor: str | None
     searched_to_ms: int | None  # up to this moment all was looked at; None: there is nothing more
     stopped: StoreUnavailable | None = None  # the store did not answer in the middle: go on with the cursor later
@@ -118,7 +118,7 @@ class BulkChange:
         ids = [record.id for record in wanted]
         ends = await change_each(ids, lambda job_id: self._access.change(self._change, job_id, due_ms), stops=True)
         changed = sum(isinstance(end, JobRecord) for end in ends)
-        refused = [Refused(job_id, end) for job_id, end in zip(ids, ends, strict=True) if _is_refusal(end)]
+        refused = [RefusedChange(job_id, end) for job_id, end in zip(ids, ends, strict=True) if _is_refusal(end)]
         stopped = next((end for end in ends if isinstance(end, StoreUnavailable)), None)
         if stopped is not None:
             if not changed and not refused:

@@ -33,4 +33,6 @@ Kafka = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; overrides the configuration.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-Preview = Annotated[bool, typer.Option("--preview", help="Only show how many match, and ten of them; change nothing.")]
+PreviewOnly = Annotated[
+    bool, typer.Option("--preview", help="Only show how many match, and ten of them; change nothing.")
+]

@@ -31,7 +31,7 @@ from infinite_scheduler.views.times import when
 UNCHANGED: Final = 1
 
 
-Show = Callable[[StoreSession, LetterEnd], None]
+ShowEnd = Callable[[StoreSession, LetterEnd], None]
 
 
 class When(NamedTuple):
@@ -58,7 +58,7 @@ async def replay_letters(session: StoreSession, letter_ids: Sequence[str], momen
     """Replay these; ends with the code of the first that is still bad."""
     letters = [await known_letter(session, letter_id) for letter_id in letter_ids]
     replayer, at_ms = _replayer(session, moment.zone), _moment(session, moment.at, moment.delay)
-    tally = _Tally("replayed", "still bad")
+    tally = _LetterTally("replayed", "still bad")
     for letter in letters:
         if letter.state is LetterState.REPLAYED:
             _print_former(session, letter)
@@ -86,7 +86,7 @@ async def replay_all(
     )
     if not await _is_wanted(session, bulk, "replay", "replayed", preview=preview, yes=yes):
         return 0 if preview else UNCHANGED
-    return await _run(session, bulk, _Tally("replayed", "still bad"), _print_replay)
+    return await _run(session, bulk, _LetterTally("replayed", "still bad"), _print_replay)
 
 
 def _replayer(session: StoreSession, zone: str | None) -> Replayer:
@@ -140,7 +140,7 @@ def _print_former(session: StoreSession, letter: DeadLetter) -> None:
 async def drop_letters(session: StoreSession, letter_ids: Sequence[str]) -> int:
     """Drop these; one that was replayed is a job, and the command ends with 4."""
     letters = [await known_letter(session, letter_id) for letter_id in letter_ids]
-    tally = _Tally("dropped", "refused")
+    tally = _LetterTally("dropped", "refused")
     tally.add(session, await drop_each(session.client.inbox, letters), _print_drop)
     return tally.end(session)
 
@@ -153,7 +153,7 @@ async def drop_all(
     bulk = bulk_drop(session.client.inbox, _checked(filters), now_ms=session.now_ms, zone=zone)
     if not await _is_wanted(session, bulk, "drop", "dropped", preview=preview, yes=yes):
         return 0 if preview else UNCHANGED
-    return await _run(session, bulk, _Tally("dropped", "refused"), _print_drop)
+    return await _run(session, bulk, _LetterTally("dropped", "refused"), _print_drop)
 
 
 def _print_drop(session: StoreSession, end: LetterEnd) -> None:
@@ -168,14 +168,14 @@ def _print_drop(session: StoreSession, end: LetterEnd) -> None:
 # Both
 
 
-class _Tally:
+class _LetterTally:
     """How many letters were dealt with, and how the command ends."""
 
     def __init__(self, done: str, refused: str) -> None:
         self._words = done, refused
         self._good = self._bad = self._code = 0
 
-    def add(self, session: StoreSession, ends: Sequence[LetterEnd], show: Show) -> None:
+    def add(self, session: StoreSession, ends: Sequence[LetterEnd], show: ShowEnd) -> None:
         for end in ends:
             show(session, end)
             self._good += end.error is None
@@ -244,7 +244,7 @@ def _count(found: LetterPreview) -> str:
     return f"at least {words}" if found.at_least else words
 
 
-async def _run(session: StoreSession, bulk: BulkLetters, tally: _Tally, show: Show) -> int:
+async def _run(session: StoreSession, bulk: BulkLetters, tally: _LetterTally, show: ShowEnd) -> int:
     cursor: str | None = None
     try:
         while True:

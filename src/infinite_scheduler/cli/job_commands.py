@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infinite_scheduler.cli.arguments import At, In, JobIds, JobIdText, Preview, Yes
+from infinite_scheduler.cli.arguments import At, In, JobIds, JobIdText, PreviewOnly, Yes
 from infinite_scheduler.cli.job_filters import Filters, with_filters
 from infinite_scheduler.cli.shared_options import SharedOptions, with_options
 
@@ -54,7 +54,7 @@ def jobs_show(options: SharedOptions, job: JobIdText) -> int:
 @with_options
 @with_filters
 def jobs_cancel(
-    options: SharedOptions, filters: Filters, job: JobIds = None, preview: Preview = False, yes: Yes = False
+    options: SharedOptions, filters: Filters, job: JobIds = None, preview: PreviewOnly = False, yes: Yes = False
 ) -> int:
     """Cancel jobs, by their ids or all that match: after this they are never handed over. Too late ends with 4."""
     return _change("cancel", options, filters, job, preview=preview, yes=yes)
@@ -69,7 +69,7 @@ def jobs_reschedule(
     job: JobIds = None,
     at: At = None,
     delay: In = None,
-    preview: Preview = False,
+    preview: PreviewOnly = False,
     yes: Yes = False,
 ) -> int:
     """Move waiting jobs to another time, by their ids or all that match."""
@@ -80,7 +80,7 @@ def jobs_reschedule(
 @with_options
 @with_filters
 def jobs_run_now(
-    options: SharedOptions, filters: Filters, job: JobIds = None, preview: Preview = False, yes: Yes = False
+    options: SharedOptions, filters: Filters, job: JobIds = None, preview: PreviewOnly = False, yes: Yes = False
 ) -> int:
     """Hand waiting jobs over at once, by their ids or all that match."""
     return _change("run_now", options, filters, job, preview=preview, yes=yes)
@@ -90,7 +90,7 @@ def jobs_run_now(
 @with_options
 @with_filters
 def jobs_retry(
-    options: SharedOptions, filters: Filters, job: JobIds = None, preview: Preview = False, yes: Yes = False
+    options: SharedOptions, filters: Filters, job: JobIds = None, preview: PreviewOnly = False, yes: Yes = False
 ) -> int:
     """Retry failed, expired or cancelled jobs, by their ids or all that match."""
     return _change("retry", options, filters, job, preview=preview, yes=yes)
@@ -99,7 +99,7 @@ def jobs_retry(
 def _change(
     verb: str, options: SharedOptions, filters: Filters, ids: list[str] | None, *, preview: bool, yes: bool, **time: Any
 ) -> int:
-    from infinite_scheduler.cli.job_changes import JobChange, change_by_filter, change_by_ids, check_choice
+    from infinite_scheduler.cli.change_jobs import JobChange, change_by_filter, change_by_ids, check_choice
     from infinite_scheduler.cli.store_session import Intent, ask
     from infinite_scheduler.model import Change
 

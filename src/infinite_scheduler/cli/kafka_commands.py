@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infinite_scheduler.cli.arguments import At, In, Kafka, Preview, Yes
+from infinite_scheduler.cli.arguments import At, In, Kafka, PreviewOnly, Yes
 from infinite_scheduler.cli.shared_options import SharedOptions, with_options
 
 topics = typer.Typer(help="Create the Kafka topics that jobs come from and go to.")
@@ -198,7 +198,7 @@ def dlq_replay(
     zone: Annotated[
         str | None, typer.Option("--zone", metavar="NAME", help="The zone of times without a zone: Europe/Berlin.")
     ] = None,
-    preview: Preview = False,
+    preview: PreviewOnly = False,
     yes: Yes = False,
 ) -> int:
     """Read dead letters again by the current rules, and accept them as jobs. What is still bad says why, and stays."""
@@ -223,7 +223,7 @@ def dlq_drop(
     group: GroupName = None,
     state: State = None,
     before: Before = None,
-    preview: Preview = False,
+    preview: PreviewOnly = False,
     yes: Yes = False,
 ) -> int:
     """Drop dead letters that nobody wants: they are not sent any more, and can be replayed until they are deleted."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from infinite_scheduler.bulk_change.job_changes import BulkChange, BulkPreview, Refused, change_each
+from infinite_scheduler.bulk_change.job_changes import BulkChange, BulkPreview, RefusedChange, change_each
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.jobs import print_jobs
 from infinite_scheduler.cli.output import console
@@ -77,7 +77,7 @@ async def change_by_ids(session: StoreSession, change: JobChange, ids: Sequence[
         if isinstance(end, JobRecord):
             print_change(session, change, end)
         elif end is not None:
-            refused.append(Refused(job_id, end))
+            refused.append(RefusedChange(job_id, end))
     _print_refused(session, refused)
     return _exit_code(refused)
 
@@ -148,7 +148,7 @@ def _print_preview(session: StoreSession, found: BulkPreview) -> None:
 
 async def _run(session: StoreSession, change: JobChange, bulk: BulkChange) -> int:
     """Step by step until all were met; an end in the middle says what was done until then."""
-    tally = _Tally(change)
+    tally = _JobTally(change)
     cursor: str | None = None
     with _progress(tally) as show:
         try:
@@ -175,7 +175,7 @@ async def _run(session: StoreSession, change: JobChange, bulk: BulkChange) -> in
     return tally.code
 
 
-class _Tally:
+class _JobTally:
     """What has been done so far."""
 
     def __init__(self, change: JobChange) -> None:
@@ -189,7 +189,7 @@ class _Tally:
         return f"{self._done} {_count(self.changed)}{refused}"
 
 
-def _print_stop(session: StoreSession, tally: _Tally, error: SchedulerError) -> None:
+def _print_stop(session: StoreSession, tally: _JobTally, error: SchedulerError) -> None:
     if session.out.as_json:
         session.out.record({"changed": tally.changed, "refused": tally.refused, "stopped": str(error)})
     else:
@@ -197,7 +197,7 @@ def _print_stop(session: StoreSession, tally: _Tally, error: SchedulerError) -> 
         session.out.note(f"stopped: {tally.sentence()}{again}")
 
 
-def _print_refused(session: StoreSession, refused: Sequence[Refused]) -> None:
+def _print_refused(session: StoreSession, refused: Sequence[RefusedChange]) -> None:
     for one in refused:
         if session.out.as_json:
             session.out.record({"id": one.id, "error": str(one.error)})
@@ -205,7 +205,7 @@ def _print_refused(session: StoreSession, refused: Sequence[Refused]) -> None:
             session.out.note(str(one.error), style="red")
 
 
-def _exit_code(refused: Sequence[Refused]) -> int:
+def _exit_code(refused: Sequence[RefusedChange]) -> int:
     """That of the first refusal."""
     return EXIT_CODES[refused[0].error.kind] if refused else 0
 
@@ -215,7 +215,7 @@ def _count(number: int, *, at_least: bool = False) -> str:
 
 
 @contextmanager
-def _progress(tally: _Tally) -> Iterator[Any]:
+def _progress(tally: _JobTally) -> Iterator[Any]:
     """How far it is, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
