@@ -218,6 +218,7 @@ async def test_a_replay_goes_on_after_the_last_letter_when_the_store_was_away(
     monkeypatch.setattr(Replayer, "replay", replay)
     first = (await api.post("/v1/dlq/replay", {"filter": {}})).value
     assert (first["replayed"], first["stopped"]["detail"]) == (2, "the store is away")
+    assert first["cursor"] is not None
     rest = (await api.post("/v1/dlq/replay", {"filter": {}, "cursor": first["cursor"]})).value
     assert ([one["letter"] for one in rest["results"]], rest["cursor"]) == (ids[2:], None)
 

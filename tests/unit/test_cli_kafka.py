@@ -12,7 +12,9 @@ from infinite_scheduler.bulk_change import letter_changes
 from infinite_scheduler.cli import dlq
 from infinite_scheduler.cli.run import run
 from infinite_scheduler.client import Client
+from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.kafka import admin as admin_module
+from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, TopicPosition, new_letter_id
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from tests.services.topics import write
@@ -300,6 +302,23 @@ def test_all_are_replayed_only_with_a_yes(rig: CommandRig, monkeypatch: pytest.M
 
 
 # How far
+
+
+def test_a_replay_says_what_was_done_when_the_store_goes_away(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = rig.keep(*(letter(request(), number) for number in range(3)))
+    real, asked = SqlInbox.replay, list[str]()
+
+    async def replay(self: SqlInbox, letter_id: str, spec: JobSpec) -> Accepted:
+        asked.append(letter_id)
+        if len(asked) == 3:
+            raise StoreUnavailable("the store is away")
+        return await real(self, letter_id, spec)
+
+    monkeypatch.setattr(SqlInbox, "replay", replay)
+    ended = rig("dlq", "replay", "--all", "--yes")
+    assert (ended.code, "stopped: replayed: 2; still bad: 0; run the command again" in ended.err) == (5, True)
+    assert rig("dlq", "replay", "--all", "--yes").code == 0
+    assert asked == [*ids, ids[2]]
 
 
 # Drop
