@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from infinite_scheduler.bulk_change.job_changes import BulkChange, JobAccess
 from infinite_scheduler.clock import Clock, SystemClock, sleep
 from infinite_scheduler.config import Settings, load_settings, settings_at
 from infinite_scheduler.errors import (
@@ -20,7 +21,17 @@ from infinite_scheduler.errors import (
 )
 from infinite_scheduler.ingest.intake import SHARED, Backlog, Intake
 from infinite_scheduler.ingest.request import due_time, make_spec
-from infinite_scheduler.model import Accepted, Change, JobId, JobRecord, JobSpec, Priority, Status, key_text
+from infinite_scheduler.model import (
+    Accepted,
+    Change,
+    JobId,
+    JobRecord,
+    JobSpec,
+    Priority,
+    Status,
+    key_text,
+    read_status,
+)
 from infinite_scheduler.observe.events import JobsCancelled, Observer, ignore
 from infinite_scheduler.policy.calendar import Delay, parse_moment
 from infinite_scheduler.store import open_store
@@ -269,6 +280,23 @@ class Client:
             self._tell(JobsCancelled(app=decision.record.job.app, count=1))
         return decision.record
 
+    def bulk_change(
+        self, change: Change | str, *, at: DueTime | None = None, delay: Delay | None = None, **filters: Any
+    ) -> BulkChange:
+        """Cancel, reschedule, run now or retry all jobs that `find` would list with these filters.
+
+        `await bulk_change("cancel", app="sms", tag="trial").preview()` looks first, `.run()` changes all of them, and
+        `.step()` at most a thousand. All but retry are for pending jobs, and retry needs the status failed, expired or
+        cancelled. Jobs that are accepted later are left alone.
+        """
+        access = JobAccess(
+            self.find,
+            lambda verb, job_id, due_ms: self._change(verb, job_id, due_ms=due_ms),
+            self._clock.wall_ms,
+            self._zone,
+        )
+        return BulkChange(access, change, filters, at=at, delay=delay)
+
     async def register(self, app: str, shards: int | None = None) -> AppInfo:
         """Add an app to the store, so that its jobs are accepted before a node with a handler for it runs."""
         self._opened()
@@ -342,7 +370,7 @@ class Client:
         now_ms = self._clock.wall_ms()
         query = Query(
             app=app,
-            status=_status(status),
+            status=read_status(status),
             from_ms=None if start is None else parse_moment(start, now_ms=now_ms, zone=self._zone),
             to_ms=None if end is None else parse_moment(end, now_ms=now_ms, zone=self._zone),
             tag=tag,
@@ -416,13 +444,3 @@ def _settings(url: str | None, settings: Settings | Mapping[str, Any] | None) ->
     if url is None:
         return settings
     return settings_at(url, settings)
-
-
-def _status(status: Status | str | None) -> Status | None:
-    if status is None:
-        return None
-    try:
-        return Status(status)
-    except ValueError:
-        known = ", ".join(Status)
-        raise InvalidRequest(f"unknown status {status!r}; use one of {known}") from None

@@ -331,6 +331,16 @@ class Change(enum.StrEnum):
     RETRY = "retry"
 
 
+def read_status(status: Status | str | None) -> Status | None:
+    """The status of this name; None stays None."""
+    if status is None:
+        return None
+    try:
+        return Status(status)
+    except ValueError:
+        raise InvalidRequest(f"unknown status {status!r}; use one of {', '.join(Status)}") from None
+
+
 def check_app_name(name: object) -> str:
     """Return the name if it is allowed for an app: it becomes part of table names."""
     if not isinstance(name, str) or not _is_app_name(name):

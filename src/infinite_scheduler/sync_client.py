@@ -4,10 +4,11 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from infinite_scheduler.bulk_change.job_changes import BulkPreview, BulkResult
 from infinite_scheduler.client import Client, NewJob
 from infinite_scheduler.config import Settings
 from infinite_scheduler.loop_thread import LoopThread
-from infinite_scheduler.model import Accepted, JobRecord
+from infinite_scheduler.model import Accepted, Change, JobRecord
 from infinite_scheduler.store.abilities import Abilities
 from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.looking import Found, Survey
@@ -88,6 +89,14 @@ class SyncClient:
     def retry(self, job_id: str, **options: Any) -> JobRecord:
         """See Client.retry."""
         return self._run(self._client.retry(job_id, **options))
+
+    def preview_change(self, change: Change | str, **filters: Any) -> BulkPreview:
+        """See Client.bulk_change and its preview."""
+        return self._run(self._client.bulk_change(change, **filters).preview())
+
+    def change_jobs(self, change: Change | str, *, cursor: str | None = None, **filters: Any) -> BulkResult:
+        """See Client.bulk_change and its run; with a cursor it goes on where an earlier one was stopped."""
+        return self._run(self._client.bulk_change(change, **filters).run(cursor))
 
     def get(self, job_id: str, **options: Any) -> JobRecord:
         """See Client.get."""

@@ -87,6 +87,13 @@ class BadDays(Inbox):
         self._check()
         await self._inbox.mark(letter_ids, state, note)
 
+    async def drop(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        return await self._inbox.drop(letter_ids)
+
+    async def letter_states(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        self._check()
+        return await self._inbox.letter_states(letter_ids)
+
     async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
         return await self._inbox.replay(letter_id, spec)
 

@@ -23,6 +23,9 @@ GUARDED: list[Scene] = []
 REPLAYED: list[Scene] = []
 """Those that are broken when nobody looks whether a letter was replayed."""
 
+DROPPED: list[Scene] = []
+"""Those that are broken when a drop does not look whether a letter was replayed."""
+
 
 def name_of(play: Scene) -> str:
     return play.__name__
@@ -225,3 +228,51 @@ def a_letter_that_is_replayed_while_it_is_sent_stays_replayed(stage: Stage) -> N
     sent.result()
     (found,) = stage.look(lambda tx: tx.read_letters([key]))
     promise((found.state, found.note) == (LetterState.REPLAYED, job.id), "a letter that became a job says so")
+
+
+def drops(of: DeadLetter) -> Body[LetterState]:
+    key = bytes.fromhex(of.id)
+
+    def body(tx: Statements) -> LetterState:
+        state = inbox.drop(tx, [key])[key]
+        tx.read_apps()
+        return state
+
+    return body
+
+
+def state_of(stage: Stage, of: DeadLetter) -> LetterState:
+    (found,) = stage.look(lambda tx: tx.read_letters([bytes.fromhex(of.id)]))
+    return found.state
+
+
+@scene(DROPPED)
+def a_letter_that_is_dropped_while_it_is_replayed_is_a_job(stage: Stage) -> None:
+    lost = kept(stage)
+    replay = stage.begin(replays(lost), stops_before="read_apps")
+    drop = stage.begin(drops(lost))
+    replay.result()
+    promise(drop.result() is LetterState.REPLAYED, "the drop finds out")
+    promise(state_of(stage, lost) is LetterState.REPLAYED, "a letter that became a job says so")
+    promise(jobs(stage) == 1, "it becomes one job")
+
+
+@scene()
+def a_letter_that_is_replayed_while_it_is_dropped_becomes_a_job(stage: Stage) -> None:
+    lost = kept(stage)
+    drop = stage.begin(drops(lost), stops_before="read_apps")
+    replay = stage.begin(replays(lost))
+    promise(drop.result() is LetterState.DROPPED, "it was dropped first")
+    promise(not replay.result().repeated, "and replayed then")
+    promise(state_of(stage, lost) is LetterState.REPLAYED, "a letter that became a job says so")
+
+
+@scene()
+def a_letter_that_is_dropped_while_it_is_sent_stays_dropped(stage: Stage) -> None:
+    lost = kept(stage)
+    key, unsent = bytes.fromhex(lost.id), {LetterState.UNSENT}
+    drop = stage.begin(drops(lost), stops_before="read_apps")
+    sent = stage.begin(lambda tx: tx.mark_letters([key], LetterState.SENT, None, among=unsent))
+    drop.result()
+    sent.result()
+    promise(state_of(stage, lost) is LetterState.DROPPED, "what a person decided stays")

@@ -477,6 +477,11 @@ class SimStatements(Statements):
         found = (self.transaction.get("letters", key) for key in keys)
         return [letter for letter in found if letter is not None]
 
+    @reads
+    def read_letter_states(self, keys: Collection[bytes]) -> Mapping[bytes, LetterState]:
+        found = {key: self.transaction.get("letters", key) for key in keys}
+        return {key: letter.state for key, letter in found.items() if letter is not None}
+
     @writes
     def mark_letters(
         self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]

@@ -16,7 +16,7 @@ from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
 from infinite_scheduler.testing.store_contract.ingesting import IngestingContract
-from tests.simulation.inbox_scenes import GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
+from tests.simulation.inbox_scenes import DROPPED, GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
 from tests.simulation.interleave import SimStage, Stage, ThreadStage
 from tests.simulation.scene import Broken, prepare
 from tests.simulation.test_contract import Bridge
@@ -70,5 +70,14 @@ def test_without_a_look_at_the_state_a_letter_becomes_two_jobs(
     play: Scene, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "REPLAYABLE", frozenset(LetterState))
+    with pytest.raises(Broken):
+        play(stage)
+
+
+@pytest.mark.parametrize("play", DROPPED, ids=name_of)
+def test_without_a_look_at_the_state_a_job_is_called_a_dropped_letter(
+    play: Scene, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "DROPPABLE", frozenset(LetterState))
     with pytest.raises(Broken):
         play(stage)

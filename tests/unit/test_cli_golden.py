@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from infinite_scheduler.cli import cluster, dlq, ingest, jobs, schedule
+from infinite_scheduler.bulk_change.job_changes import BulkChange, JobAccess
+from infinite_scheduler.cli import change_jobs, cluster, dlq, dlq_changes, ingest, jobs, schedule
+from infinite_scheduler.cli.dlq_changes import When
 from infinite_scheduler.cli.output import Output
 from infinite_scheduler.cli.store_session import StoreSession
 from infinite_scheduler.client import Client
@@ -26,6 +29,7 @@ from infinite_scheduler.ingest.status import PartitionStatus, PositionChange, To
 from infinite_scheduler.model import (
     Accepted,
     Attempt,
+    Change,
     Job,
     JobId,
     JobRecord,
@@ -201,6 +205,10 @@ class FakeInbox:
     async def letter(self, letter_id: str) -> DeadLetter | None:
         return self._letters.get(letter_id)
 
+    async def drop(self, letter_ids: Sequence[str]) -> Mapping[str, LetterState]:
+        *dropped, last = letter_ids
+        return {**dict.fromkeys(dropped, LetterState.DROPPED), last: LetterState.REPLAYED}
+
     async def positions(self, group: str | None = None, topic: str | None = None) -> Sequence[TopicPosition]:
         del group, topic
         return [TopicPosition(source=Source("others", "late", 0), next=3, topic_id=None, moved_ms=NOW)]
@@ -230,6 +238,12 @@ class FakeClient:
         return msgspec.structs.replace(self._records[0], kept_in=DAILY.table_of(job.app, job.key))
 
     cancel = run_now = retry = get
+
+    def bulk_change(self, change: Change, **filters: Any) -> BulkChange:
+        async def change_one(*_: object) -> JobRecord:
+            return self._records[0]
+
+        return BulkChange(JobAccess(self.find, change_one, lambda: NOW, ZoneInfo("UTC")), change, filters)
 
     async def reschedule(self, job_id: str, **_: object) -> JobRecord:
         return await self.get(job_id)
@@ -299,6 +313,15 @@ def listed(session: StoreSession) -> Awaitable[None]:
     return jobs.list_jobs(session, {}, 3, None)
 
 
+def changed(session: StoreSession, change: Change, at: str | None = None) -> Awaitable[int]:
+    return change_jobs.change_by_ids(session, change_jobs.JobChange(change, at), ["x"])
+
+
+def by_filter(session: StoreSession, *, preview: bool = False) -> Awaitable[int]:
+    change = change_jobs.JobChange(Change.CANCEL)
+    return change_jobs.change_by_filter(session, change, {"app": "sms"}, preview=preview, yes=True)
+
+
 def letters_listed(session: StoreSession) -> Awaitable[None]:
     return dlq.list_letters(session, dlq.read_filters(session, topic=None, group=None, state=None, before=None), 3)
 
@@ -308,10 +331,13 @@ COMMANDS: Mapping[str, tuple[FakeClient, Command]] = {
     "jobs list, none": (FakeClient(), listed),
     "jobs show, plain": (FakeClient([PLAIN]), lambda s: jobs.show_job(s, "x")),
     "jobs show, rich": (FakeClient([RICH]), lambda s: jobs.show_job(s, "x")),
-    "jobs cancel": (FakeClient([DONE]), lambda s: jobs.cancel_job(s, "x")),
-    "jobs reschedule": (FakeClient([PLAIN]), lambda s: jobs.reschedule_job(s, "x", "now", None)),
-    "jobs run-now": (FakeClient([LATE]), lambda s: jobs.run_job_now(s, "x")),
-    "jobs retry": (FakeClient([RETRIED]), lambda s: jobs.retry_job(s, "x")),
+    "jobs cancel": (FakeClient([DONE]), lambda s: changed(s, Change.CANCEL)),
+    "jobs reschedule": (FakeClient([PLAIN]), lambda s: changed(s, Change.RESCHEDULE, "now")),
+    "jobs run-now": (FakeClient([LATE]), lambda s: changed(s, Change.RUN_NOW)),
+    "jobs retry": (FakeClient([RETRIED]), lambda s: changed(s, Change.RETRY)),
+    "jobs cancel, by filter": (FakeClient([LATE]), by_filter),
+    "jobs cancel, by filter, none": (FakeClient(), by_filter),
+    "jobs cancel, preview": (FakeClient([LATE, PLAIN]), lambda s: by_filter(s, preview=True)),
     "explain, not due": (FakeClient([PLAIN]), lambda s: jobs.explain_job(s, "x")),
     "explain, failed": (FakeClient([RICH]), lambda s: jobs.explain_job(s, "x")),
     "explain, done": (FakeClient([DONE]), lambda s: jobs.explain_job(s, "x")),
@@ -340,7 +366,9 @@ COMMANDS: Mapping[str, tuple[FakeClient, Command]] = {
     "dlq show": (FakeClient(letters=LETTERS), lambda s: dlq.show_letter(s, LETTER.id)),
     "dlq show, binary": (FakeClient(letters=LETTERS), lambda s: dlq.show_letter(s, BINARY.id)),
     "dlq show, empty": (FakeClient(letters=LETTERS), lambda s: dlq.show_letter(s, TOMBSTONE.id)),
-    "dlq replay": (FakeClient(letters=LETTERS), lambda s: dlq.replay_letters(s, ALL_LETTERS, dlq.When())),
+    "dlq replay": (FakeClient(letters=LETTERS), lambda s: dlq_changes.replay_letters(s, ALL_LETTERS, When())),
+    "dlq drop": (FakeClient(letters=LETTERS), lambda s: dlq_changes.drop_letters(s, ALL_LETTERS)),
+    "dlq drop, preview": (FakeClient(letters=LETTERS), lambda s: dlq_changes.drop_all(s, {}, preview=True)),
     "ingest status": (FakeClient(), lambda s: ingest.show_status(s, "jobs", None)),
     "ingest status, held back": (FakeClient(survey=HELD_BACK), lambda s: ingest.show_status(s, "jobs", None)),
     "ingest status, away": (FakeClient(), lambda s: ingest.show_status(s, "away", None)),
@@ -360,7 +388,7 @@ def known_world() -> Iterator[None]:
     clock = ManualClock(NOW)
     with (
         mock.patch("infinite_scheduler.cli.store_session.SystemClock", return_value=clock),
-        mock.patch("infinite_scheduler.cli.dlq.Replayer", FakeReplayer),
+        mock.patch("infinite_scheduler.cli.dlq_changes.Replayer", FakeReplayer),
         mock.patch("infinite_scheduler.cli.ingest.look", look),
         mock.patch("infinite_scheduler.cli.ingest.plan_reset", plan_reset),
         mock.patch("infinite_scheduler.cli.ingest.Admin", FakeAdmin),

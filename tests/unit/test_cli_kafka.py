@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from infinite_scheduler.bulk_change import letter_changes
 from infinite_scheduler.cli import dlq
 from infinite_scheduler.cli.run import run
 from infinite_scheduler.client import Client
+from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.kafka import admin as admin_module
+from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Move, Source, TopicPosition, new_letter_id
 from infinite_scheduler.store.sql.inbox import SqlInbox
 from tests.services.topics import write
@@ -274,7 +277,7 @@ def test_an_app_that_the_store_does_not_know_is_still_unknown(rig: CommandRig) -
 
 
 def test_all_that_match_are_replayed_oldest_first(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlq, "PAGE", 2)
+    monkeypatch.setattr(letter_changes, "MOST_LETTERS", 2)
     ids = rig.keep(*(letter(request(), number) for number in range(5)), letter(b"bad", 9))
     assert rig("dlq", "replay", ids[0]).code == 0
     ended = rig("dlq", "replay", "--all", "--yes", "--json")
@@ -299,6 +302,53 @@ def test_all_are_replayed_only_with_a_yes(rig: CommandRig, monkeypatch: pytest.M
 
 
 # How far
+
+
+def test_a_replay_says_what_was_done_when_the_store_goes_away(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = rig.keep(*(letter(request(), number) for number in range(3)))
+    real, asked = SqlInbox.replay, list[str]()
+
+    async def replay(self: SqlInbox, letter_id: str, spec: JobSpec) -> Accepted:
+        asked.append(letter_id)
+        if len(asked) == 3:
+            raise StoreUnavailable("the store is away")
+        return await real(self, letter_id, spec)
+
+    monkeypatch.setattr(SqlInbox, "replay", replay)
+    ended = rig("dlq", "replay", "--all", "--yes")
+    assert (ended.code, "stopped: replayed: 2; still bad: 0; run the command again" in ended.err) == (5, True)
+    assert rig("dlq", "replay", "--all", "--yes").code == 0
+    assert asked == [*ids, ids[2]]
+
+
+# Drop
+
+
+def test_dropped_letters_are_left_alone_and_can_be_replayed(rig: CommandRig) -> None:
+    ids = rig.keep(*(letter(request(), number) for number in range(3)))
+    assert "is dropped" in rig("dlq", "drop", ids[0]).out
+    assert [line["id"] for line in rig("dlq", "list", "--state", "dropped", "--json").lines] == ids[:1]
+    assert [line["letter"] for line in rig("dlq", "replay", "--all", "--yes", "--json").lines] == ids[1:]
+    ended = rig("dlq", "drop", *ids)
+    assert (ended.code, [rig.state_of(one) for one in ids]) == (4, ["dropped", "replayed", "replayed"])
+    assert "dropped: 1; refused: 2" in ended.out
+    assert rig("dlq", "replay", "--all", "--state", "dropped", "--yes").code == 0
+    assert rig.state_of(ids[0]) is LetterState.REPLAYED
+
+
+def test_all_that_match_are_dropped_after_a_look_and_a_yes(rig: CommandRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letter_changes, "MOST_LETTERS", 2)
+    others = rig.keep(letter(b"0", 9, source=Source("readers", "others", 0)))
+    ids = rig.keep(*(letter(b"bad", number) for number in range(5)))
+    shown = rig("dlq", "drop", "--all", "--topic", "jobs", "--preview", "--json").lines[0]
+    assert (shown["count"], shown["at_least"], [one["id"] for one in shown["letters"]]) == (2, True, ids[:2])
+    ended = rig("dlq", "drop", "--all", "--topic", "jobs")
+    assert (ended.code, "add --yes to drop at least 2 dead letters" in ended.error) == (2, True)
+    assert {rig.state_of(one) for one in ids} == {LetterState.KEPT}
+    ended = rig("dlq", "drop", "--all", "--topic", "jobs", "--yes", "--json")
+    assert (ended.code, [line["letter"] for line in ended.lines]) == (0, ids)
+    assert {rig.state_of(one) for one in ids} == {LetterState.DROPPED}
+    assert rig.state_of(others[0]) is LetterState.KEPT
 
 
 def test_offsets_are_listed_by_the_store_although_no_broker_answers(rig: CommandRig) -> None:
@@ -428,7 +478,7 @@ def test_the_group_must_be_clear(rig_with_kafka: CommandRig, mock_kafka: str) ->
             "--topic cannot be combined with --reset",
         ),
         (["ingest", "offsets", "--reset", "jobs=latest", "--yes"], 5, "is it running there?"),
-        (["dlq", "list", "--state", "lost"], 2, "use unsent, sent, kept, refused, replayed"),
+        (["dlq", "list", "--state", "lost"], 2, "use unsent, sent, kept, refused, replayed, dropped"),
         (["dlq", "list", "--before", "soon"], 2, "'soon' is not a time"),
         (["dlq", "list", "--limit", "0"], 2, "--limit"),
         (["dlq", "list", "--cursor", "x"], 2, "cursor 'x'"),
@@ -441,6 +491,12 @@ def test_the_group_must_be_clear(rig_with_kafka: CommandRig, mock_kafka: str) ->
         (["dlq", "replay", "--all", "--yes", "--at", "now", "--in", "5m"], 2, "either --at MOMENT or --in DELAY"),
         (["dlq", "replay", "--all", "--yes", "--in", "soon"], 2, "'soon'"),
         (["dlq", "replay", "--all", "--yes", "--state", "replayed"], 2, "are already jobs"),
+        (["dlq", "drop"], 2, "either their ids, or --all"),
+        (["dlq", "drop", "x", "--state", "kept", "--preview"], 2, "--state, --preview only works with --all"),
+        (["dlq", "drop", "x"], 3, "no dead letter x"),
+        (["dlq", "drop", "--all", "--yes", "--state", "lost"], 2, "unknown --state 'lost'"),
+        (["dlq", "drop", "--all", "--yes", "--state", "dropped"], 2, "are already dropped"),
+        (["dlq", "drop", "--all", "--yes", "--state", "replayed"], 2, "are already jobs"),
     ],
 )
 def test_bad_input_ends_with_a_clear_line(rig: CommandRig, arguments: list[str], code: int, words: str) -> None:

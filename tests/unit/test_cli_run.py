@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from infinite_scheduler import errors
-from infinite_scheduler.cli import commands
+from infinite_scheduler.cli import commands, job_filters
 from infinite_scheduler.cli.run import EXIT_CODES, run
 
 KINDS = [
@@ -138,7 +138,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_words_are_completed() -> None:
-    assert commands._statuses() == ["pending", "done", "failed", "expired", "cancelled"]
+    assert job_filters._statuses() == ["pending", "done", "failed", "expired", "cancelled"]
     assert commands._priorities() == ["high", "normal", "low"]
 
 

@@ -93,6 +93,16 @@ class FakeInbox(Inbox):
             if self.rows[key].state is UNSENT:
                 self.rows[key] = msgspec.structs.replace(self.rows[key], state=state, note=note)
 
+    async def letter_states(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        return {key: self.rows[key].state for key in letter_ids if key in self.rows}
+
+    async def drop(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        for key in letter_ids:
+            self.rows[key] = msgspec.structs.replace(self.rows[key], state=LetterState.DROPPED)
+        return await self.letter_states(letter_ids)
+
     async def take(
         self, specs: Sequence[JobSpec], letters: Sequence[DeadLetter], moves: Sequence[Move]
     ) -> Sequence[Accepted]:
@@ -417,6 +427,35 @@ async def test_what_is_sent_is_not_sent_again_while_the_store_is_away(kafka: Fak
         assert kafka.sendings == [[("dead", b"one")]]
         assert rig.ends() == {b"one": (SENT, None)}
         assert rig.heard(events.DeadLettersWait) == 1
+
+
+async def test_a_letter_that_is_dropped_while_its_topic_is_away_is_not_sent(kafka: FakeKafka) -> None:
+    kafka.answer = lambda records: [MISSING] * len(records)
+    async with running(kafka) as rig:
+        dropped, wanted = rig.letter(b"1"), rig.letter(b"2")
+        rig.sender.add([dropped, wanted])
+        await rig.settle(5000)
+        await rig.inbox.drop([dropped.id])
+        kafka.answer = lambda records: [None] * len(records)
+        kafka.sendings.clear()
+        await rig.settle(60_000)
+        assert kafka.sendings == [[("dead", b"2")]]
+        assert rig.ends() == {b"1": (LetterState.DROPPED, None), b"2": (SENT, None)}
+
+
+async def test_a_letter_that_is_dropped_while_it_is_sent_stays_dropped(kafka: FakeKafka) -> None:
+    async with running(kafka) as rig:
+        letter = rig.letter(b"1")
+
+        def dropped_meanwhile(records: Sequence[Record]) -> Sequence[SendError | None]:
+            rig.inbox.keep(msgspec.structs.replace(letter, state=LetterState.DROPPED))
+            return [None] * len(records)
+
+        kafka.answer = dropped_meanwhile
+        rig.sender.add([letter])
+        await rig.settle(60_000)
+        assert kafka.sendings == [[("dead", b"1")]]
+        assert rig.ends() == {b"1": (LetterState.DROPPED, None)}
 
 
 async def test_a_stop_sends_what_waits(kafka: FakeKafka) -> None:

@@ -33,6 +33,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_role(actor: Actor, role: Role) -> None:
+    """Refuse what this role or a higher one is needed for."""
+    if _RANK[actor.role] < _RANK[role]:
+        raise Refusal(
+            FORBIDDEN, f"the token {actor.name} has the role {actor.role}, and this needs {role}: use another token"
+        )
+
+
 class KnownTokens:
     """The tokens of the configuration and of the store; the store is asked once every two seconds at most."""
 
@@ -93,10 +101,7 @@ class Access:
         if role is None:
             return Actor(LOCAL, Role.READ, address)
         actor = await self._actor(request, address)
-        if _RANK[actor.role] < _RANK[role]:
-            raise Refusal(
-                FORBIDDEN, f"the token {actor.name} has the role {actor.role}, and this needs {role}: use another token"
-            )
+        check_role(actor, role)
         return actor
 
     async def _actor(self, request: web.Request, address: str) -> Actor:

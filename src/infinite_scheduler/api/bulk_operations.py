@@ -1,32 +1,25 @@
-"""Operations on many jobs: accept a list or a stream of them, and change those of a list of ids."""
+"""The operation that accepts many jobs: a list or a stream of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from infinite_scheduler.api.api_context import ApiContext
-from infinite_scheduler.api.audit import record
-from infinite_scheduler.api.job_operations import ACCEPT_ERRORS, shown_job, shows_data
-from infinite_scheduler.api.job_request import DelayText, JobRequest, Moment, job_spec
+from infinite_scheduler.api.job_operations import ACCEPT_ERRORS
+from infinite_scheduler.api.job_request import JobRequest, job_spec
 from infinite_scheduler.api.json_text import Scanned, check_names, decode, scan, text_of
-from infinite_scheduler.api.operation import JSON, NDJSON, ApiRequest, Operation, OperationCall, Subject
+from infinite_scheduler.api.operation import JSON, NDJSON, ApiRequest, Operation, Subject
 from infinite_scheduler.api.problem import Problem, problem_of, problem_of_refusal
 from infinite_scheduler.api.refusal import LARGE_BODY, MALFORMED, Refusal
 from infinite_scheduler.errors import InvalidRequest, KeyConflict, NotSupported, SchedulerError, UnknownApp
-from infinite_scheduler.ingest.request import due_time
-from infinite_scheduler.model import JobRecord, JobSpec, datetime_of
+from infinite_scheduler.model import JobSpec
 from infinite_scheduler.store.ledger import Role
-from infinite_scheduler.views.job import JobView
 
 AT_ONCE: Final = 500
 """Jobs that are decoded before the event loop has a turn: hand-overs must not wait for a long body."""
-
-MOST_IDS: Final = 1000
-TOGETHER: Final = 64
-"""How many changes of one request wait for their owners at once."""
 
 _decoder: Final = msgspec.json.Decoder(JobRequest)
 _SPACE: Final = " \t\r\n"
@@ -196,97 +189,6 @@ def _answer(items: Sequence[BulkItem]) -> BulkAnswer:
     return BulkAnswer(accepted=len(items) - refused, refused=refused, results=items)
 
 
-# By id
-
-
-class JobIds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The jobs to change."""
-
-    ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_IDS)]
-
-
-class JobIdsAndTime(JobIds, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The jobs to move, and the moment: either a time or a delay from now."""
-
-    at: Moment | None = None
-    delay: DelayText | None = None
-
-
-class ChangedItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one job: how it is now, or an error."""
-
-    id: str
-    job: JobView | None = None
-    error: Problem | None = None
-
-
-class ChangedJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each job, in the order of the request."""
-
-    changed: int
-    refused: int
-    results: Sequence[ChangedItem]
-
-
-ChangeOne = Callable[[str], Awaitable[JobRecord]]
-
-
-async def cancel_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
-    """Cancel the jobs of a list."""
-    return await _change_all(api, request, "cancel", api.client.cancel)
-
-
-async def reschedule_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
-    """Move the jobs of a list to one moment."""
-    asked: JobIdsAndTime = request.body
-    due_ms, _ = due_time(asked.at, asked.delay, now_ms=api.now_ms, zone=api.zone)
-    moment = datetime_of(due_ms)
-    return await _change_all(api, request, "reschedule", lambda job_id: api.client.reschedule(job_id, at=moment))
-
-
-async def run_jobs_now(api: ApiContext, request: ApiRequest) -> ChangedJobs:
-    """Hand the jobs of a list over at once."""
-    return await _change_all(api, request, "run now", api.client.run_now)
-
-
-async def retry_jobs(api: ApiContext, request: ApiRequest) -> ChangedJobs:
-    """Try the settled jobs of a list again."""
-    return await _change_all(api, request, "retry", api.client.retry)
-
-
-async def _change_all(api: ApiContext, request: ApiRequest, verb: str, change: ChangeOne) -> ChangedJobs:
-    asked: JobIds = request.body
-    shows, places = shows_data(api, request.actor), asyncio.Semaphore(TOGETHER)
-
-    async def one(job_id: str) -> ChangedItem:
-        async with places:
-            try:
-                return ChangedItem(id=job_id, job=shown_job(await change(job_id), shows=shows))
-            except SchedulerError as error:
-                return ChangedItem(id=job_id, error=problem_of(error))
-
-    items = await asyncio.gather(*(one(job_id) for job_id in asked.ids))
-    refused = sum(item.error is not None for item in items)
-    changed = len(items) - refused
-    await record(api, request.actor, f"{verb} jobs", f"{asked.ids[0]} …", count=changed)
-    return ChangedJobs(changed=changed, refused=refused, results=items)
-
-
-def _by_ids(name: str, path: str, summary: str, call: OperationCall, body: type[JobIds] = JobIds) -> Operation:
-    return Operation(
-        name=name,
-        subject=Subject.MANY_JOBS,
-        method="POST",
-        path=f"/v1/jobs/{path}",
-        summary=f"{summary} At most {MOST_IDS:,} ids, one answer per id in their order.",
-        role=Role.SUBMIT,
-        call=call,
-        body=body,
-        answer=ChangedJobs,
-        errors=(InvalidRequest,),
-    )
-
-
 BULK_OPERATIONS = (
     Operation(
         name="scheduleJobs",
@@ -306,8 +208,4 @@ BULK_OPERATIONS = (
         answer=BulkAnswer,
         errors=ACCEPT_ERRORS,
     ),
-    _by_ids("cancelJobs", "cancel", "Cancel jobs by their ids.", cancel_jobs),
-    _by_ids("rescheduleJobs", "reschedule", "Move waiting jobs to another time.", reschedule_jobs, JobIdsAndTime),
-    _by_ids("runJobsNow", "run-now", "Hand waiting jobs over at once.", run_jobs_now),
-    _by_ids("retryJobs", "retry", "Try failed, expired or cancelled jobs again.", retry_jobs),
 )

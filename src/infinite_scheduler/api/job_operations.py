@@ -1,7 +1,7 @@
 """Operations on one job, and the list of jobs."""
 
-from collections.abc import Awaitable, Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -44,8 +44,8 @@ CHANGE_ERRORS = (InvalidRequest, UnknownJob, TooLate, NotSupported, Unavailable)
 ACCEPT_ERRORS = (UnknownApp, KeyConflict, PayloadTooLarge, InvalidRequest, NotSupported, IntakeFull, StoreUnavailable)
 
 
-class JobFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs to list."""
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs are meant: those that meet all that is given."""
 
     app: Annotated[str | None, Meta(description="Only jobs of this app.")] = None
     status: Annotated[Status | None, Meta(description="Only jobs in this state.")] = None
@@ -65,6 +65,17 @@ class JobFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None, Meta(description="Only the job that has this idempotency key, while the key is remembered.")
     ] = None
     error: Annotated[str | None, Meta(description="Only jobs whose last error has this text in it.")] = None
+
+    @property
+    def criteria(self) -> Mapping[str, Any]:
+        """What is given, by the names that a client has for it."""
+        names = JobFilter.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class JobFilters(JobFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs to list, and how."""
+
     newest: Annotated[bool, Meta(description="The latest times first.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="How many jobs a page has at most.")] = 100
     cursor: Annotated[str | None, Meta(description="Continue where the page that had this cursor ended.")] = None
@@ -104,21 +115,7 @@ async def schedule_job(api: ApiContext, request: ApiRequest) -> Reply:
 async def list_jobs(api: ApiContext, request: ApiRequest) -> JobPage:
     """One page of jobs."""
     asked: JobFilters = request.query
-    found = await api.client.find(
-        asked.app,
-        status=asked.status,
-        start=asked.start,
-        end=asked.end,
-        tag=asked.tag,
-        job_name=asked.job_name,
-        group=asked.group,
-        request_id=asked.request_id,
-        idempotency_key=asked.idempotency_key,
-        error=asked.error,
-        newest_first=asked.newest,
-        limit=asked.limit,
-        cursor=asked.cursor,
-    )
+    found = await api.client.find(**asked.criteria, newest_first=asked.newest, limit=asked.limit, cursor=asked.cursor)
     shows = shows_data(api, request.actor)
     return JobPage(
         jobs=[shown_job(record, shows=shows) for record in found.records],

@@ -84,7 +84,7 @@ def statuses_of(operation: Operation) -> Mapping[int, Sequence[str]]:
 def _types(operations: Sequence[Operation]) -> Iterator[Any]:
     yield Problem
     for operation in operations:
-        yield operation.answer
+        yield from (operation.answer, *operation.other_answers)
         if operation.body is not None:
             yield operation.body
 
@@ -94,9 +94,10 @@ def _key(kind: Any) -> str:
 
 
 def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    shapes = [schemas[_key(one)] for one in (operation.answer, *operation.other_answers)]
     answer = {
         "description": "Success.",
-        "content": {operation.answer_type: {"schema": schemas[_key(operation.answer)]}},
+        "content": {operation.answer_type: {"schema": shapes[0] if len(shapes) == 1 else {"anyOf": shapes}}},
     }
     problem = {"schema": schemas[_key(Problem)]}
     described: dict[str, Any] = {

@@ -98,6 +98,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     raw_body: bool = False
     body_types: tuple[str, ...] = (JSON,)
     answer: Any
+    other_answers: tuple[Any, ...] = ()  # of the same status, if the request asks for something else: a preview
     answer_type: str = JSON
     status: int = 200
     more_statuses: tuple[int, ...] = ()  # that answers of the same shape may have

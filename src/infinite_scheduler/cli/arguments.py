@@ -1,9 +1,27 @@
 """Arguments and options that several commands have."""
 
+# ruff: noqa: PLC0415 - completions are looked up when a shell asks for them
+
 from typing import Annotated
 
 import typer
 
+
+def _apps(context: typer.Context) -> list[str]:
+    from infinite_scheduler.cli.completion import app_names
+
+    return app_names(context)
+
+
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
+AppOrAll = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="The name of an app; all if left out.", autocompletion=_apps)
+]
+AppOption = Annotated[
+    str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.", autocompletion=_apps)
+]
+JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
+JobIds = Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The ids of jobs.")]
 At = Annotated[
     str | None,
     typer.Option(
@@ -15,3 +33,6 @@ Kafka = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The Kafka brokers; overrides the configuration.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+PreviewOnly = Annotated[
+    bool, typer.Option("--preview", help="Only show how many match, and ten of them; change nothing.")
+]

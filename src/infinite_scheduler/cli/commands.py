@@ -6,31 +6,19 @@ from typing import Annotated
 
 import typer
 
-from infinite_scheduler.cli.arguments import At, In
+from infinite_scheduler.cli.arguments import AppArgument, AppOrAll, At, In, JobIdText
 from infinite_scheduler.cli.http_commands import http, tokens
+from infinite_scheduler.cli.job_commands import jobs
 from infinite_scheduler.cli.kafka_commands import dlq, ingest, topics
 from infinite_scheduler.cli.shared_options import Debug, Json, SharedOptions, with_options
 
-
-def _apps(context: typer.Context) -> list[str]:
-    from infinite_scheduler.cli.completion import app_names
-
-    return app_names(context)
-
-
-AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of an app.", autocompletion=_apps)]
-AppOrAll = Annotated[
-    str | None, typer.Argument(metavar="[APP]", help="The name of an app; all if left out.", autocompletion=_apps)
-]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The name of a node, as `nodes` lists it.")]
-JobIdText = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")]
 
 app = typer.Typer(
     help="Give it a message and a time: it hands the message over at that time, never early, never lost.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-jobs = typer.Typer(help="Look at jobs, and change waiting ones.")
 apps = typer.Typer(help="Look at apps, pause and resume them, count their jobs.")
 nodes = typer.Typer(help="Look at nodes, drain and resume them.")
 app.add_typer(jobs, name="jobs")
@@ -48,12 +36,6 @@ def _show_version(wanted: bool) -> None:
 
         print(f"infinite-scheduler {version('infinite-scheduler')}")
         raise typer.Exit
-
-
-def _statuses() -> list[str]:
-    from infinite_scheduler.model import Status
-
-    return list(Status)
 
 
 def _priorities() -> list[str]:
@@ -76,12 +58,6 @@ def root(
 ) -> None:
     """Give it a message and a time: it hands the message over at that time, never early, never lost."""
     del version
-    _help_without_command(context)
-
-
-@jobs.callback(invoke_without_command=True)
-def jobs_root(context: typer.Context) -> None:
-    """Look at jobs, and change waiting ones."""
     _help_without_command(context)
 
 
@@ -219,112 +195,6 @@ def explain(options: SharedOptions, job: JobIdText) -> int:
     from infinite_scheduler.cli.store_session import ask
 
     return ask(options, lambda session: explain_job(session, job))
-
-
-@jobs.command("list")
-@with_options
-def jobs_list(
-    options: SharedOptions,
-    name: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Only jobs of this app.", autocompletion=_apps)
-    ] = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status", help="Only jobs that are pending, done, failed, expired or cancelled.", autocompletion=_statuses
-        ),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="MOMENT", help="Only jobs of this time or later.")
-    ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="Only jobs of a time before this.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Only jobs with this tag.")] = None,
-    job_name: Annotated[str | None, typer.Option("--name", help="Only jobs with this name.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Only jobs of this group.")] = None,
-    request_id: Annotated[str | None, typer.Option("--request-id", help="Only jobs of this request.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only the job with this idempotency key.")] = None,
-    error: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="Only jobs whose last error contains this text.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
-    cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Continue where a list with the same options ended, as it said.")
-    ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The latest times first.")] = False,
-) -> int:
-    """List jobs: pending ones by the time at which they are due, others by the one for which they were accepted."""
-    from infinite_scheduler.cli.jobs import list_jobs
-    from infinite_scheduler.cli.store_session import ask
-
-    filters = {
-        "app": name,
-        "status": status,
-        "start": start,
-        "end": end,
-        "tag": tag,
-        "job_name": job_name,
-        "group": group,
-        "request_id": request_id,
-        "idempotency_key": key,
-        "error": error,
-        "newest_first": newest,
-    }
-    return ask(options, lambda session: list_jobs(session, filters, limit, cursor))
-
-
-@jobs.command("show")
-@with_options
-def jobs_show(options: SharedOptions, job: JobIdText) -> int:
-    """Show everything about one job, including its failed attempts."""
-    from infinite_scheduler.cli.jobs import show_job
-    from infinite_scheduler.cli.store_session import ask
-
-    return ask(options, lambda session: show_job(session, job))
-
-
-@jobs.command("cancel")
-@with_options
-def jobs_cancel(options: SharedOptions, job: JobIdText) -> int:
-    """Cancel a job: after this it is never handed over. Ends with 4 if it is too late."""
-    from infinite_scheduler.cli.jobs import cancel_job
-    from infinite_scheduler.cli.store_session import Intent, ask
-
-    return ask(options, lambda session: cancel_job(session, job), Intent.CHANGE)
-
-
-@jobs.command("reschedule")
-@with_options
-def jobs_reschedule(
-    options: SharedOptions,
-    job: JobIdText,
-    at: At = None,
-    delay: In = None,
-) -> int:
-    """Move a waiting job to another time."""
-    from infinite_scheduler.cli.jobs import reschedule_job
-    from infinite_scheduler.cli.store_session import Intent, ask
-
-    return ask(options, lambda session: reschedule_job(session, job, at, delay), Intent.CHANGE)
-
-
-@jobs.command("run-now")
-@with_options
-def jobs_run_now(options: SharedOptions, job: JobIdText) -> int:
-    """Hand a waiting job over at once."""
-    from infinite_scheduler.cli.jobs import run_job_now
-    from infinite_scheduler.cli.store_session import Intent, ask
-
-    return ask(options, lambda session: run_job_now(session, job), Intent.CHANGE)
-
-
-@jobs.command("retry")
-@with_options
-def jobs_retry(options: SharedOptions, job: JobIdText) -> int:
-    """Retry a failed, expired or cancelled job."""
-    from infinite_scheduler.cli.jobs import retry_job
-    from infinite_scheduler.cli.store_session import Intent, ask
-
-    return ask(options, lambda session: retry_job(session, job), Intent.CHANGE)
 
 
 @apps.command("list")

@@ -1,11 +1,9 @@
-"""Commands about jobs: list, show, explain, and change waiting ones."""
+"""Commands that look at jobs: list, show, explain."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infinite_scheduler.cli.store_session import StoreSession
-from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import JobRecord
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_view
 from infinite_scheduler.views.times import iso, ms_of, relative, when
@@ -37,12 +35,13 @@ async def list_jobs(session: StoreSession, filters: Mapping[str, Any], limit: in
             said_ms = session.now_ms
             session.out.note(f"looked up to {iso(searched_to_ms)}, and goes on")
     if not session.out.as_json:
-        _print_list(session, rows)
+        print_jobs(session, rows)
     if cursor is not None and searched_to_ms is not None:
         session.out.note(f"looked up to {iso(searched_to_ms)}; there are more: --cursor {cursor}")
 
 
-def _print_list(session: StoreSession, jobs: list[JobView]) -> None:
+def print_jobs(session: StoreSession, jobs: Sequence[JobView]) -> None:
+    """Jobs as a table."""
     if not jobs:
         session.out.note("no jobs match")
         return
@@ -105,37 +104,6 @@ def _print_job(session: StoreSession, job: JobDetails) -> None:
             [(a.attempt, a.started_at, a.finished_at or "runs", a.node, a.error) for a in job.attempts],
             whole=("attempt",),
         )
-
-
-async def cancel_job(session: StoreSession, job_id: str) -> None:
-    """Cancel a job."""
-    _print_change(session, "cancelled", await session.client.cancel(job_id))
-
-
-async def reschedule_job(session: StoreSession, job_id: str, at: str | None, delay: str | None) -> None:
-    """Move a job to another time."""
-    if (at is None) == (delay is None):
-        raise InvalidRequest("give the time: either --at MOMENT or --in DELAY")
-    _print_change(session, "rescheduled", await session.client.reschedule(job_id, at=at, delay=delay))
-
-
-async def run_job_now(session: StoreSession, job_id: str) -> None:
-    """Hand a job over at once."""
-    _print_change(session, "runs now:", await session.client.run_now(job_id))
-
-
-async def retry_job(session: StoreSession, job_id: str) -> None:
-    """Retry a job."""
-    _print_change(session, "tried again:", await session.client.retry(job_id))
-
-
-def _print_change(session: StoreSession, what: str, record: JobRecord) -> None:
-    if session.out.as_json:
-        session.out.record(job_view(record))
-    elif record.status.final:
-        session.out.say(f"{what} {record.id}")
-    else:
-        session.out.say(f"{what} {record.id}, due {when(record.job.due_ms, session.now_ms)}")
 
 
 async def explain_job(session: StoreSession, job_id: str) -> None:

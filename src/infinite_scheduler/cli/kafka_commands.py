@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from infinite_scheduler.cli.arguments import At, In, Kafka, Yes
+from infinite_scheduler.cli.arguments import At, In, Kafka, PreviewOnly, Yes
 from infinite_scheduler.cli.shared_options import SharedOptions, with_options
 
 topics = typer.Typer(help="Create the Kafka topics that jobs come from and go to.")
 ingest = typer.Typer(help="Look at the topics that bring jobs, and set how far they are read.")
-dlq = typer.Typer(help="Look at messages that could not become jobs, and replay them.")
+dlq = typer.Typer(help="Look at messages that could not become jobs, replay or drop them.")
 
 
 def _presets() -> list[str]:
@@ -39,9 +39,13 @@ State = Annotated[
     str | None,
     typer.Option(
         "--state",
-        help="Only dead letters that are unsent, sent, kept, refused or replayed.",
+        help="Only dead letters that are unsent, sent, kept, refused, replayed or dropped.",
         autocompletion=_letter_states,
     ),
+]
+
+Before = Annotated[
+    str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this time.")
 ]
 
 
@@ -59,7 +63,7 @@ def ingest_root(context: typer.Context) -> None:
 
 @dlq.callback(invoke_without_command=True)
 def dlq_root(context: typer.Context) -> None:
-    """Look at messages that could not become jobs, and replay them."""
+    """Look at messages that could not become jobs, replay or drop them."""
     _help_without_command(context)
 
 
@@ -145,9 +149,7 @@ def dlq_list(
     topic: TopicName = None,
     group: GroupName = None,
     state: State = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this time.")
-    ] = None,
+    before: Before = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 100,
     every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
     cursor: Annotated[
@@ -184,35 +186,52 @@ def dlq_show(options: SharedOptions, letter: LetterIdText) -> int:
 def dlq_replay(
     options: SharedOptions,
     letters: LetterIds = None,
-    every: Annotated[bool, typer.Option("--all", help="All that match and were not replayed before.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All that match; dropped ones only with --state dropped.")
+    ] = False,
     topic: TopicName = None,
     group: GroupName = None,
     state: State = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="MOMENT", help="Only those that failed before this time.")
-    ] = None,
+    before: Before = None,
     at: At = None,
     delay: In = None,
     zone: Annotated[
         str | None, typer.Option("--zone", metavar="NAME", help="The zone of times without a zone: Europe/Berlin.")
     ] = None,
+    preview: PreviewOnly = False,
     yes: Yes = False,
 ) -> int:
     """Read dead letters again by the current rules, and accept them as jobs. What is still bad says why, and stays."""
-    from infinite_scheduler.cli.dlq import When, read_filters, replay_all, replay_letters
+    from infinite_scheduler.cli.dlq_changes import When, check_choice, replay_all, replay_letters
     from infinite_scheduler.cli.store_session import Intent, ask
-    from infinite_scheduler.errors import InvalidRequest
 
     moment = When(at, delay, zone)
     filters = {"topic": topic, "group": group, "state": state, "before": before}
-    if bool(letters) == every:
-        raise InvalidRequest("say which letters: either their ids, or --all")
+    check_choice(letters or (), filters, every=every, preview=preview)
     if letters:
-        if given := [f"--{name}" for name, value in filters.items() if value is not None]:
-            raise InvalidRequest(f"{', '.join(given)} only works with --all: leave it out, since ids were given")
         return ask(options, lambda session: replay_letters(session, letters, moment), Intent.CHANGE)
-    return ask(
-        options,
-        lambda session: replay_all(session, read_filters(session, **filters, oldest=True), moment, yes=yes),
-        Intent.CHANGE,
-    )
+    return ask(options, lambda session: replay_all(session, filters, moment, preview=preview, yes=yes), Intent.CHANGE)
+
+
+@dlq.command("drop")
+@with_options
+def dlq_drop(
+    options: SharedOptions,
+    letters: LetterIds = None,
+    every: Annotated[bool, typer.Option("--all", help="All that match and are not jobs.")] = False,
+    topic: TopicName = None,
+    group: GroupName = None,
+    state: State = None,
+    before: Before = None,
+    preview: PreviewOnly = False,
+    yes: Yes = False,
+) -> int:
+    """Drop dead letters that nobody wants: they are not sent any more, and can be replayed until they are deleted."""
+    from infinite_scheduler.cli.dlq_changes import check_choice, drop_all, drop_letters
+    from infinite_scheduler.cli.store_session import Intent, ask
+
+    filters = {"topic": topic, "group": group, "state": state, "before": before}
+    check_choice(letters or (), filters, every=every, preview=preview)
+    if letters:
+        return ask(options, lambda session: drop_letters(session, letters), Intent.CHANGE)
+    return ask(options, lambda session: drop_all(session, filters, preview=preview, yes=yes), Intent.CHANGE)

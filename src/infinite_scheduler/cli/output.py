@@ -36,6 +36,7 @@ STATUS_STYLES: Final = {
     "unsent": "yellow",
     "refused": "red",
     "replayed": "green",
+    "dropped": "dim",
     "created": "green",
 }
 

@@ -53,6 +53,7 @@ class LetterState(enum.StrEnum):
     KEPT = "kept"  # there is no dead letter topic: it is only here
     REFUSED = "refused"  # the dead letter topic can never take it, so it is only here
     REPLAYED = "replayed"  # it was replayed as a job
+    DROPPED = "dropped"  # a person does not want it: it is not sent any more, and can be replayed until it is deleted
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +137,18 @@ class Inbox(ABC):
     @abstractmethod
     async def mark(self, letter_ids: Collection[str], state: LetterState, note: str | None = None) -> None:
         """Record what happened to unsent dead letters; those in another state stay unchanged."""
+
+    @abstractmethod
+    async def drop(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        """Drop dead letters, all or none; one that was replayed stays a job. Durable on return.
+
+        Returns the state of each of them that exists, which is `dropped` or `replayed`. A dropped letter can be
+        replayed. One that a node is sending at this moment may still arrive on the dead letter topic.
+        """
+
+    @abstractmethod
+    async def letter_states(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        """The states of those of these dead letters that exist."""
 
     @abstractmethod
     async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.model import Accepted
 from infinite_scheduler.store.inbox import DeadLetter, LetterState
 from infinite_scheduler.views.times import IsoTime, iso
@@ -93,6 +94,19 @@ def replayed(letter: DeadLetter, accepted: Accepted) -> ReplayView:
 def replayed_before(letter: DeadLetter) -> ReplayView:
     """It is a job since an earlier replay, which the letter remembers by its id alone."""
     return ReplayView(letter=letter.id, job=letter.note, due_ms=None, repeated=True)
+
+
+class DropView(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a dead letter that was to be dropped: it is, or an error says why not."""
+
+    letter: str
+    dropped: bool
+    error: str | UnsetType = UNSET
+
+
+def drop_view(letter: DeadLetter, error: SchedulerError | None) -> DropView:
+    """It was dropped unless there is an error."""
+    return DropView(letter=letter.id, dropped=error is None, error=UNSET if error is None else str(error))
 
 
 def still_bad(letter: DeadLetter, error: str) -> ReplayView:

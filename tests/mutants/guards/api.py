@@ -7,6 +7,7 @@ JOBS = ("tests/api/test_jobs.py",)
 SERVER = ("tests/api/test_server.py",)
 BULK = ("tests/api/test_bulk.py",)
 EVENTS = ("tests/api/test_events.py",)
+CHANGES = ("tests/api/test_changes.py",)
 
 MUTANTS = (
     Mutant(
@@ -19,9 +20,16 @@ MUTANTS = (
     Mutant(
         "a token may do what its role does not include",
         "api/access.py",
-        "        if _RANK[actor.role] < _RANK[role]:\n",
-        "        if False:\n",
+        "    if _RANK[actor.role] < _RANK[role]:\n",
+        "    if False:\n",
         (*ACCESS, "-k", "includes"),
+    ),
+    Mutant(
+        "a token that may change jobs by id changes all that match",
+        "api/change_operations.py",
+        "    check_role(request.actor, Role.OPERATE)\n",
+        "",
+        (*CHANGES, "-k", "operator"),
     ),
     Mutant(
         "without tokens a server that others can reach is open",

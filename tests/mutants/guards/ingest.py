@@ -84,6 +84,13 @@ MUTANTS = (
         inbox("replay"),
     ),
     Mutant(
+        "a letter that became a job can be dropped",
+        INBOX,
+        "DROPPABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED, LetterState.DROPPED}\n",
+        "DROPPABLE: Final = frozenset(LetterState)\n",
+        inbox("drop"),
+    ),
+    Mutant(
         "a letter that was replayed can be marked as sent",
         INBOX,
         "tx.mark_letters(keys, state, readable(note), among=unsent)",
@@ -302,6 +309,13 @@ MUTANTS = (
         LETTERS,
         "        await self._write_down(queue)\n        queue.drop([",
         "        queue.drop([",
+        SENDER,
+    ),
+    Mutant(
+        "a letter that was dropped while its topic was away is sent",
+        LETTERS,
+        "        if queue.wait_ms:  # they may",
+        "        if False:  # they may",
         SENDER,
     ),
     Mutant(

@@ -22,6 +22,7 @@ ESCAPED: Final = 8
 """How many bytes a byte of a header may become in the store, at worst."""
 
 REPLAYABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED}
+DROPPABLE: Final = frozenset(LetterState) - {LetterState.REPLAYED, LetterState.DROPPED}
 
 MakeRows = Callable[[Sequence[JobSpec], int], Coroutine[Any, Any, NewRows]]
 """Gives new jobs their ids; those that repeat an idempotency key are repeats whatever their content."""
@@ -71,6 +72,16 @@ class SqlInbox(Inbox):
         keys = [key for key in map(letter_key, letter_ids) if key]
         unsent = frozenset({LetterState.UNSENT})
         await self._session.write(lambda tx: tx.mark_letters(keys, state, readable(note), among=unsent))
+
+    async def drop(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        keys = _keys(letter_ids)
+        states = await self._session.write(lambda tx: drop(tx, keys.values()))
+        return {letter_id: states[key] for letter_id, key in keys.items() if key in states}
+
+    async def letter_states(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        keys = _keys(letter_ids)
+        states = await self._reader.read(lambda tx: tx.read_letter_states(keys.values()))
+        return {letter_id: states[key] for letter_id, key in keys.items() if key in states}
 
     async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
         key = letter_key(letter_id)
@@ -172,12 +183,23 @@ def replay(tx: Statements, key: bytes, batch: NewRows, now_ms: int) -> tuple[Acc
     return accepted, inserted
 
 
+def drop(tx: Statements, keys: Collection[bytes]) -> Mapping[bytes, LetterState]:
+    """Drop letters that were not replayed, and say what each of them is now."""
+    tx.mark_letters(keys, LetterState.DROPPED, None, among=DROPPABLE)
+    return tx.read_letter_states(keys)
+
+
 def _replayed(tx: Statements, key: bytes) -> Accepted:
     found = tx.read_letters([key])
     if not found or found[0].note is None:
         raise UnknownLetter(key.hex())
     job = JobId.parse(found[0].note)
     return Accepted(bytes(job), job.due_ms, repeated=True)
+
+
+def _keys(letter_ids: Collection[str]) -> Mapping[str, bytes]:
+    """The ids as stored; what is not an id of a letter is left out."""
+    return {letter_id: key for letter_id in letter_ids if (key := letter_key(letter_id))}
 
 
 def letter_key(letter_id: str) -> bytes | None:

@@ -74,6 +74,14 @@ class InboxRows(Rows):
             found += map(_letter, self._select(text, some))
         return found
 
+    def read_letter_states(self, keys: Collection[bytes]) -> Mapping[bytes, LetterState]:
+        found: dict[bytes, LetterState] = {}
+        for chunk in in_chunks(keys):
+            some = padded(chunk)
+            text = f"SELECT id, state FROM {LETTERS_TABLE} WHERE id IN ({placeholders(len(some))})"
+            found |= {bytes(key): LetterState(state) for key, state in self._select(text, some)}
+        return found
+
     def mark_letters(
         self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]
     ) -> int:

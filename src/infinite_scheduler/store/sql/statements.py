@@ -348,6 +348,10 @@ class Statements(ABC):
         """The dead letters with these ids that exist, in any order."""
 
     @abstractmethod
+    def read_letter_states(self, keys: Collection[bytes]) -> Mapping[bytes, LetterState]:
+        """The states of those of these dead letters that exist, without a look at their messages."""
+
+    @abstractmethod
     def mark_letters(
         self, keys: Collection[bytes], state: LetterState, note: str | None, *, among: Collection[LetterState]
     ) -> int:

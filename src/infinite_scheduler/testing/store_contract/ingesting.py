@@ -346,6 +346,55 @@ class IngestingContract(Promises):
             ("sent", None), ("refused", "too large: \\0"), ("sent", "again"), ("kept", None),
         ]  # fmt: skip
 
+    async def test_a_dropped_letter_keeps_its_message_and_is_not_sent(self, bench: Bench) -> None:
+        inbox = bench.store.inbox()
+        states = (LetterState.UNSENT, LetterState.SENT, LetterState.KEPT, LetterState.REFUSED)
+        letters = [letter(bench, n, state=state, note=f"note {n}") for n, state in enumerate(states)]
+        untouched = letter(bench, 9)
+        await inbox.take([], [*letters, untouched], [])
+        ids = [one.id for one in letters]
+        assert await inbox.drop(ids) == dict.fromkeys(ids, LetterState.DROPPED)
+        await inbox.mark([*ids, untouched.id], LetterState.SENT, "delivered")
+        found = (await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters
+        assert list(found[:4]) == [msgspec.structs.replace(one, state=LetterState.DROPPED) for one in letters]
+        assert (found[4].state, found[4].note) == (LetterState.SENT, "delivered")
+        assert offsets((await inbox.letters(LetterQuery(room=ROOM, state=LetterState.UNSENT))).letters) == []
+        assert await inbox.letter_counts() == {("jobs", "dropped"): 4, ("jobs", "sent"): 1}
+
+    async def test_a_dropped_letter_can_be_replayed(self, bench: Bench) -> None:
+        inbox = bench.store.inbox()
+        lost = letter(bench)
+        await inbox.take([], [lost], [])
+        await inbox.drop([lost.id])
+        job = await inbox.replay(lost.id, bench.spec(60_000))
+        assert not job.repeated
+        assert await inbox.drop([lost.id]) == {lost.id: LetterState.REPLAYED}
+        found = await inbox.letter(lost.id)
+        assert found is not None
+        assert (found.state, found.note) == (LetterState.REPLAYED, job.id)
+        assert await jobs_in(bench.store) == 1
+
+    async def test_a_letter_that_is_dropped_and_replayed_at_once_is_a_job(self, bench: Bench) -> None:
+        inbox, elsewhere = bench.store.inbox(), (await bench.process()).inbox()
+        letters = [letter(bench, n) for n in range(5)]
+        await inbox.take([], letters, [])
+        ids = [one.id for one in letters]
+        await asyncio.gather(elsewhere.drop(ids), *(inbox.replay(one, bench.spec()) for one in ids))
+        assert await inbox.letter_states(ids) == dict.fromkeys(ids, LetterState.REPLAYED)
+        assert await jobs_in(bench.store) == 5
+
+    async def test_a_drop_says_what_became_of_each_letter_that_exists(self, bench: Bench) -> None:
+        inbox = bench.store.inbox()
+        letters = [letter(bench, n) for n in range(600)]
+        await inbox.take([], letters, [])
+        ids = [one.id for one in letters]
+        await inbox.replay(ids[5], bench.spec())
+        expected = {one: LetterState.REPLAYED if one == ids[5] else LetterState.DROPPED for one in ids}
+        for _ in range(2):
+            assert await inbox.drop([*ids, "no id", new_letter_id(bench.now)]) == expected
+        assert await inbox.letter_states([*ids, "no id", new_letter_id(bench.now)]) == expected
+        assert await inbox.drop([]) == await inbox.letter_states([]) == {}
+
     async def test_a_dead_letter_becomes_a_job_once(self, bench: Bench) -> None:
         inbox, elsewhere = bench.store.inbox(), (await bench.process()).inbox()
         lost = letter(bench)
@@ -362,13 +411,14 @@ class IngestingContract(Promises):
 
     async def test_a_dead_letter_that_two_replay_at_once_becomes_one_job(self, bench: Bench) -> None:
         inboxes = [(await bench.process()).inbox() for _ in range(3)]
-        for state in (LetterState.UNSENT, LetterState.SENT, LetterState.KEPT, LetterState.REFUSED):
+        replayable = frozenset(LetterState) - {LetterState.REPLAYED}
+        for state in sorted(replayable):
             lost = letter(bench, state=state)
             await inboxes[0].take([], [lost], [])
             answers = await asyncio.gather(*(inbox.replay(lost.id, bench.spec()) for inbox in inboxes))
             assert len({a.key for a in answers}) == 1
             assert sorted(a.repeated for a in answers) == [False, True, True]
-        assert await jobs_in(bench.store) == 4
+        assert await jobs_in(bench.store) == len(replayable)
 
     async def test_a_replayed_job_whose_key_is_known_is_the_first_one(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
@@ -405,13 +455,14 @@ class ForgettingContract(Promises):
 
     async def test_dead_letters_go_after_the_retention_unless_they_are_unsent(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
-        states = (LetterState.UNSENT, LetterState.SENT, LetterState.KEPT, LetterState.REFUSED, LetterState.REPLAYED)
+        gone = (LetterState.SENT, LetterState.KEPT, LetterState.REFUSED, LetterState.REPLAYED, LetterState.DROPPED)
+        states = (LetterState.UNSENT, *gone)
         await inbox.take([], [letter(bench, n, state=state) for n, state in enumerate(states)], [])
         node = await bench.node()
         bench.clock.advance(7 * DAY_MS)
         await inbox.take([], [letter(bench, 9, state=LetterState.SENT)], [])
         await node.ownership.maintain()
-        assert len((await inbox.letters(LetterQuery(room=ROOM))).letters) == 6
+        assert len((await inbox.letters(LetterQuery(room=ROOM))).letters) == 7
         bench.clock.advance(1)
         await node.ownership.maintain()
         assert offsets((await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters) == [0, 9]
