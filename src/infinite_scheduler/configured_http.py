@@ -26,6 +26,7 @@ from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.observe.prometheus import MetricsSources, PrometheusMetrics
 from infinite_scheduler.observe.readings import NodeReading
+from infinite_scheduler.observe.recent_failures import RecentFailures
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ledger import Role, Token
 
@@ -43,6 +44,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     reading: Callable[[], NodeReading] = NodeReading
     signs: ReadSigns | None = None
+    failures: RecentFailures | None = None
 
 
 def http_server(
@@ -75,7 +77,7 @@ def http_server(
         herd=http.herd,
         overdue_alarm_ms=ms_of(http.overdue_alarm),
         node_signs=figures.signs,
-        streams=EventStreams(http.streams),
+        streams=EventStreams(http.streams, failures=figures.failures, node=figures.node),
         metrics=_metrics(client, figures, traffic),
     )
     return HttpServer(api, _server_settings(settings, may_give_way=may_give_way), tell, traffic=traffic)

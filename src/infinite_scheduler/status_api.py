@@ -80,6 +80,7 @@ class JobStatusApi:
                 counters=counters,
                 node=node_name(settings),
                 signs=None if node is None else signs_of(node.counters, lambda: node.doors),
+                failures=None if node is None else node.failures,
             ),
         )
         await self._server.start()

@@ -61,6 +61,7 @@ def _http_server(scheduler: Scheduler) -> "HttpServer":
             node=scheduler.node_id,
             reading=scheduler.reading,
             signs=signs_of(scheduler.counters, lambda: scheduler.doors),
+            failures=scheduler.failures,
         ),
         may_give_way=True,
     )
