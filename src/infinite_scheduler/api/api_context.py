@@ -6,7 +6,6 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from infinite_scheduler.api.node_signs import ReadSigns
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import IntakeFull
@@ -48,7 +47,6 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     overdue_alarm_ms: int = 60_000
     herd: int = 5000
     """More jobs of an app in one second are a herd."""
-    node_signs: ReadSigns | None = None
     streams: "EventStreams"
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
     """Writes the metrics of this process for Prometheus: the text and its type. None: there are none."""

@@ -7,6 +7,7 @@ JOBS = ("tests/api/test_jobs.py",)
 SERVER = ("tests/api/test_server.py",)
 BULK = ("tests/api/test_bulk.py",)
 EVENTS = ("tests/api/test_events.py",)
+HEALTH = ("tests/api/test_health.py",)
 
 MUTANTS = (
     Mutant(
@@ -163,6 +164,13 @@ MUTANTS = (
         "deque(maxlen=MOST)",
         "deque()",
         (*EVENTS, "-k", "up_to_a_bound"),
+    ),
+    Mutant(
+        "jobs of a paused app are an alarm",
+        "views/alarm.py",
+        " if name not in paused}",
+        "}",
+        (*HEALTH, "-k", "paused"),
     ),
     Mutant(
         "data is shown to everyone",
