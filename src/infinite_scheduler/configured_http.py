@@ -10,6 +10,7 @@ import msgspec
 
 from infinite_scheduler.api.api_context import ApiContext, ApiLimits
 from infinite_scheduler.api.event_streams import EventStreams
+from infinite_scheduler.api.forecast_cache import ForecastCache
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
 from infinite_scheduler.api.token_digest import digest_of
 from infinite_scheduler.api.traffic import Traffic
@@ -71,6 +72,7 @@ def http_server(
         herd=http.herd,
         overdue_alarm_ms=ms_of(http.overdue_alarm),
         streams=EventStreams(http.streams, failures=figures.failures, node=figures.node),
+        forecasts=ForecastCache(),
         metrics=_metrics(client, figures, traffic),
     )
     return HttpServer(api, _server_settings(settings, may_give_way=may_give_way), tell, traffic=traffic)

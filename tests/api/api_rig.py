@@ -13,6 +13,7 @@ import msgspec
 from infinite_scheduler import Client
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.event_streams import EventStreams
+from infinite_scheduler.api.forecast_cache import ForecastCache
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
 from infinite_scheduler.api.overview import EVERY_MS
 from infinite_scheduler.clock import SystemClock
@@ -96,6 +97,7 @@ async def api_rig(
                 node="node-1",
                 every_ms=context.pop("every_ms", EVERY_MS),
             ),
+            forecasts=ForecastCache(),
             **context,
         )
         door = HttpServer(api, ServerSettings(**{"port": 0, **(server or {})}), told.append)

@@ -14,6 +14,7 @@ from infinite_scheduler.ingest.config import KafkaIngestConfig
 
 if TYPE_CHECKING:
     from infinite_scheduler.api.event_streams import EventStreams
+    from infinite_scheduler.api.forecast_cache import ForecastCache
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """How many bytes of payloads may wait for a commit."""
@@ -48,6 +49,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     herd: int = 5000
     """More jobs of an app in one second are a herd."""
     streams: "EventStreams"
+    forecasts: "ForecastCache"
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
     """Writes the metrics of this process for Prometheus: the text and its type. None: there are none."""
 

@@ -7,6 +7,7 @@ JOBS = ("tests/api/test_jobs.py",)
 SERVER = ("tests/api/test_server.py",)
 BULK = ("tests/api/test_bulk.py",)
 EVENTS = ("tests/api/test_events.py",)
+LEDGER = ("tests/api/test_ledger.py",)
 HEALTH = ("tests/api/test_health.py",)
 
 MUTANTS = (
@@ -164,6 +165,27 @@ MUTANTS = (
         "deque(maxlen=MOST)",
         "deque()",
         (*EVENTS, "-k", "up_to_a_bound"),
+    ),
+    Mutant(
+        "a forecast is kept for ever",
+        "api/forecast_cache.py",
+        "(kept.asked_ms <= before_ms or ",
+        "(",
+        (*LEDGER, "-k", "forecast"),
+    ),
+    Mutant(
+        "a forecast that failed is kept",
+        "api/forecast_cache.py",
+        " or made.exception() is not None)",
+        ")",
+        (*LEDGER, "-k", "forecast"),
+    ),
+    Mutant(
+        "any number of forecasts is kept",
+        "api/forecast_cache.py",
+        "        if len(self._kept) > MOST:\n",
+        "        if False:\n",
+        (*LEDGER, "-k", "forecast"),
     ),
     Mutant(
         "jobs of a paused app are an alarm",
