@@ -116,6 +116,7 @@ def _server_settings(settings: Settings, *, may_give_way: bool) -> ServerSetting
             Token(name=name, role=Role(one.role), digest=digest_of(one.token), created_ms=0)
             for name, one in http.tokens.items()
         ),
+        open_metrics=http.metrics == "open",
         connections=http.connections,
         body_timeout_s=http.body_timeout.total_seconds(),
         stop_timeout_s=settings.node.stop_timeout.total_seconds(),

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from infinite_scheduler.api import health_operations
+from infinite_scheduler.api.token_digest import digest_of, new_token
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.observe.node_vitals import AppVitals, TopicVitals, Vitals, encode
 from infinite_scheduler.store.cluster_state import NodeInfo
+from infinite_scheduler.store.ledger import Role, Token
 from infinite_scheduler.testing.manual_clock import ManualClock
 from tests.api.api_rig import APP, ApiRig, api_rig
 from tests.waiting import now_ms
@@ -98,6 +100,21 @@ async def test_a_store_that_does_not_answer_makes_the_process_unready_in_time(
     assert (await api.get("/health/ready")).problem == "not-ready"
     held.set()
     assert (await api.get("/health/ready")).status == 200
+
+
+async def test_metrics_need_a_token_unless_they_are_open(tmp_path: Path) -> None:
+    async def written() -> tuple[bytes, str]:
+        return b"jobs 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+    text = new_token()
+    tokens = (Token(name="grafana", role=Role.READ, digest=digest_of(text), created_ms=0),)
+    async with api_rig(tmp_path, metrics=written, server={"tokens": tokens}) as api:
+        assert (await api.get("/metrics")).problem == "no-token"
+        assert (await api.get("/metrics", headers={"Authorization": f"Bearer {text}"})).status == 200
+    async with api_rig(tmp_path, metrics=written, server={"tokens": tokens, "open_metrics": True}) as api:
+        assert (await api.get("/metrics")).status == 200
+        assert (await api.get("/metrics", headers={"Host": "evil.example"})).problem == "wrong-host"
+        assert (await api.get("/v1/apps")).problem == "no-token", "nothing else is open"
 
 
 async def test_metrics_are_what_the_process_writes_and_absent_where_it_has_none(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from infinite_scheduler.views.alarm import Alarm, alarms
 PATIENCE_S: Final = 2.0
 """How long a look at the store may take before this process counts as not ready."""
 
+METRICS_PATH: Final = "/metrics"
+
 OK: Final = 200
 ALARM: Final = 503
 
@@ -116,8 +118,8 @@ HEALTH_OPERATIONS = (
         name="metrics",
         subject=Subject.HEALTH,
         method="GET",
-        path="/metrics",
-        summary="What this process has counted, for Prometheus; 404 if it counts nothing.",
+        path=METRICS_PATH,
+        summary='What this process has counted, for Prometheus. With http.metrics = "open" no token is needed.',
         role=Role.READ,
         call=metrics,
         answer=str,

@@ -57,6 +57,8 @@ class HttpSettings(Section):
     """A job that is overdue for longer is an alarm."""
     payloads: Literal["shown", "operators", "hidden"] = "shown"
     """Who sees the data of jobs."""
+    metrics: Literal["token", "open"] = "token"
+    """Who may read `/metrics`: the holder of a token, or everyone."""
     tokens: dict[TokenName, TokenSettings] = Field(default={})
     """Tokens that are given here, by their names."""
 
