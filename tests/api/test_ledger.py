@@ -4,19 +4,26 @@ import asyncio
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from infinite_scheduler import ConfigError, JobStatusApi, SyncClient
 from infinite_scheduler.api import forecast_cache
 from infinite_scheduler.api.token_digest import digest_of, new_token
 from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.model import Attempt, JobId, Status
+from infinite_scheduler.observe.node_vitals import AppVitals, Vitals, encode
+from infinite_scheduler.store.cluster_state import NodeInfo
 from infinite_scheduler.store.ledger import AuditQuery, Role, Token
 from infinite_scheduler.testing.manual_clock import ManualClock
+from infinite_scheduler.views.java_status import java_time, past_job
 from tests.api.api_rig import APP, ApiRig, api_rig
 from tests.api.test_cluster import audit
 from tests.waiting import now_ms
 
+UTC_ZONE = ZoneInfo("UTC")
 TEXT = new_token()
 OPERATOR = Token(name="boss", role=Role.OPERATE, digest=digest_of(TEXT), created_ms=0)
 
@@ -177,6 +184,35 @@ async def test_the_status_api_has_the_names_of_the_java_scheduler(api: ApiRig) -
         "totalSizeMB",
         "tableDate",
     }
+
+
+async def test_a_job_that_runs_now_is_started_and_one_that_took_long_says_how_long(api: ApiRig) -> None:
+    runs, waits, retried, done = [await api.schedule(number) for number in range(4)]
+    at_ms = now_ms()
+    attempts = {
+        runs: Attempt(attempt=1, started_ms=at_ms, node="n"),
+        retried: Attempt(attempt=1, started_ms=at_ms, finished_ms=at_ms + 5, node="n", error="boom"),
+        done: Attempt(attempt=1, started_ms=at_ms - 2500, finished_ms=at_ms, node="n"),
+    }
+    rows = [(bytes(JobId.parse(job)), attempt) for job, attempt in attempts.items()]
+    await api.client._store._door.write(lambda tx: tx.write_attempts(APP, rows))  # type: ignore[attr-defined]
+    told = {one["id"]: one["status"] for one in (await api.get("/api/jobs/scheduled")).value}
+    assert told == {runs: "STARTED", waits: "SCHEDULED", retried: "SCHEDULED", done: "SCHEDULED"}
+    ended = msgspec.structs.replace(await api.client.get(done), status=Status.DONE, finished_ms=at_ms + 40)
+    shown = past_job(ended, UTC_ZONE)
+    assert (shown.status, shown.execution_duration_ms) == ("COMPLETED", 2500)
+    assert (shown.started_at, shown.completed_at) == (java_time(at_ms - 2500, UTC_ZONE), java_time(at_ms, UTC_ZONE))
+
+
+async def test_how_many_jobs_run_is_what_the_nodes_say(api: ApiRig) -> None:
+    for number in range(3):
+        await api.schedule(number)
+    node = NodeInfo(nonce="n1", node_id="n1", apps=frozenset({APP}), started_ms=1)
+    beat = api.client._store.ownership(node, lambda shards: None).beat
+    for in_flight, started in ((2, 2), (5, 3)):
+        await beat(vitals=encode(Vitals(apps={APP: AppVitals(in_flight=in_flight)})))
+        counts = (await api.get("/api/jobs/stats")).value["statusCounts"]
+        assert (counts["SCHEDULED"], counts["STARTED"]) == (3 - started, started)
 
 
 async def test_a_cancelled_job_is_not_in_the_history(api: ApiRig) -> None:

@@ -148,13 +148,19 @@ class SqlStatements(Scans, Looks, ClusterRows, InboxRows, LedgerRows):
     def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> None:
         self._delete_many("scheduler_attempts", ("id", "attempt"), attempts)
 
-    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
-        rows = self._select(
-            "SELECT attempt, started_ms, finished_ms, node, error FROM scheduler_attempts WHERE id = ? AND app = ?"
-            " ORDER BY attempt",
-            (key, app),
-        )
-        return [Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e) for a, s, f, n, e in rows]
+    def read_attempts_of(self, app: str, keys: Collection[bytes]) -> Mapping[bytes, Sequence[Attempt]]:
+        found: dict[bytes, list[Attempt]] = {}
+        for chunk in in_chunks(keys):
+            some = padded(chunk)
+            rows = self._select(
+                "SELECT id, attempt, started_ms, finished_ms, node, error FROM scheduler_attempts"
+                f" WHERE id IN ({placeholders(len(some))}) AND app = ? ORDER BY id, attempt",
+                [*some, app],
+            )
+            for key, a, s, f, n, e in rows:
+                attempt = Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e)
+                found.setdefault(bytes(key), []).append(attempt)
+        return found
 
     def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
         self._run_many(
