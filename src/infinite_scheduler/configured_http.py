@@ -117,6 +117,7 @@ def _server_settings(settings: Settings, *, may_give_way: bool) -> ServerSetting
             for name, one in http.tokens.items()
         ),
         open_metrics=http.metrics == "open",
+        session_ms=ms_of(http.session),
         connections=http.connections,
         body_timeout_s=http.body_timeout.total_seconds(),
         stop_timeout_s=settings.node.stop_timeout.total_seconds(),

@@ -13,6 +13,7 @@ from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.config import KafkaIngestConfig
 
 if TYPE_CHECKING:
+    from infinite_scheduler.api.access import Access
     from infinite_scheduler.api.event_streams import EventStreams
     from infinite_scheduler.api.forecast_cache import ForecastCache
 
@@ -50,12 +51,20 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     """More jobs of an app in one second are a herd."""
     streams: "EventStreams"
     forecasts: "ForecastCache"
+    given_access: "Access | None" = None  # that of the server that answers
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
     """Writes the metrics of this process for Prometheus: the text and its type. None: there are none."""
 
     @property
     def now_ms(self) -> int:
         return self.clock.wall_ms()
+
+    @property
+    def access(self) -> "Access":
+        """Who may come in here."""
+        if self.given_access is None:
+            raise RuntimeError("no server runs: access is decided by one")
+        return self.given_access
 
     def check_room(self, jobs: int, size: int) -> None:
         """Raise IntakeFull if these jobs would be too many beside those that wait for a commit."""

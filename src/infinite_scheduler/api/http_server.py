@@ -19,6 +19,7 @@ from infinite_scheduler.api.health_operations import METRICS_PATH
 from infinite_scheduler.api.operation import Operation
 from infinite_scheduler.api.operations import OPERATIONS
 from infinite_scheduler.api.router import Router
+from infinite_scheduler.api.session_cookie import SessionCookies
 from infinite_scheduler.api.traffic import Traffic
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.events import HttpOpened, HttpPortTaken, HttpUnencrypted, Observer
@@ -45,6 +46,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     tokens: tuple[Token, ...] = ()
     open_metrics: bool = False  # /metrics needs no token
+    session_ms: int = 12 * 3_600_000
     connections: int = 1000
     body_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
@@ -87,9 +89,11 @@ class HttpServer:
         loopback = is_loopback(settings.host)
         ledger = self._api.client.ledger if Ability.TOKENS in self._api.client.abilities else None
         tokens = KnownTokens(settings.tokens, ledger, self._api.clock)
+        cookies = SessionCookies(self._api.clock, settings.session_ms, self._api.root_path, secure=context is not None)
+        access = Access(tokens, cookies, self._api.clock, loopback=loopback, hosts=settings.hosts)
         router = Router(
-            self._api,
-            Access(tokens, self._api.clock, loopback=loopback, hosts=settings.hosts),
+            msgspec.structs.replace(self._api, given_access=access),
+            access,
             BodyReader(settings.body_timeout_s),
             self._tell,
             self.traffic,

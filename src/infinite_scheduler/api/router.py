@@ -113,7 +113,7 @@ class Router:
         most = BULK if operation.raw_body else self._api.limits.payload + ENVELOPE
 
         async def read(request: web.Request) -> ApiRequest:
-            actor = await self._access.admit(request, operation.role)
+            actor = await self._access.admit(request, operation)
             body: Any = None
             if operation.changes:
                 body = await self._bodies.read(request, operation.body_types, most)

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 ACCESS = ("tests/api/test_access.py",)
+SESSIONS = ("tests/api/test_sessions.py",)
 JOBS = ("tests/api/test_jobs.py",)
 SERVER = ("tests/api/test_server.py",)
 BULK = ("tests/api/test_bulk.py",)
@@ -33,12 +34,11 @@ MUTANTS = (
         (*ACCESS, "-k", "stays_closed"),
     ),
     Mutant(
-        "a revoked token is let in",
+        "the cookie of a revoked token is let in",
         "api/access.py",
         "        return [*self._configured, *(token for token in self._stored if token.revoked_ms is None)]\n",
         "        return [*self._configured, *self._stored]\n",
-        survives="the comparison of tokens leaves out revoked ones too",
-        tests=(*ACCESS, "-k", "revoked"),
+        (*SESSIONS, "-k", "revoked"),  # the comparison of tokens in headers leaves out revoked ones too
     ),
     Mutant(
         "the store's tokens are read once for ever",
@@ -53,6 +53,62 @@ MUTANTS = (
         "            self._failures.note(address)\n",
         "",
         (*ACCESS, "-k", "wrong"),
+    ),
+    Mutant(
+        "a session has no end",
+        "api/access.py",
+        "        if self.cookies.has_ended(session):\n",
+        "        if False:\n",
+        (*SESSIONS, "-k", "has_an_end"),
+    ),
+    Mutant(
+        "the signature of a cookie is not looked at",
+        "api/session_cookie.py",
+        " and _is_right(signature, token, int(end))",
+        "",
+        (*SESSIONS, "-k", "not_signed"),
+    ),
+    Mutant(
+        "the end of a session is not signed",
+        "api/session_cookie.py",
+        'f"{ends_ms}.{token.name}".encode()',
+        "token.name.encode()",
+        (*SESSIONS, "-k", "not_signed"),
+    ),
+    Mutant(
+        "a page of another origin may change something by cookie",
+        "api/access.py",
+        "            if changes:\n                _check_origin(request)\n",
+        "",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "a page of another origin may log in",
+        "api/access.py",
+        "        if operation.by_page:\n",
+        "        if False:\n",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "what a browser says of the site is not looked at",
+        "api/access.py",
+        '        is_same = site == "same-origin"\n',
+        "        is_same = True\n",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "a cookie goes before a token",
+        "api/access.py",
+        '        if "Authorization" not in request.headers and COOKIE in request.cookies:\n',
+        "        if COOKIE in request.cookies:\n",
+        (*SESSIONS, "-k", "goes_before"),
+    ),
+    Mutant(
+        "scripts can read the cookie",
+        "api/session_cookie.py",
+        "; HttpOnly; SameSite=Strict",
+        "",
+        (*SESSIONS, "-k", "stands_for"),
     ),
     Mutant(
         "a form of another page may change something",
