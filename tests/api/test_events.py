@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
+from infinite_scheduler import Job, RetryPolicy, Scheduler
 from infinite_scheduler.api import event_writer, overview
 from infinite_scheduler.api.event_streams import KEPT, SlowReader
+from infinite_scheduler.cli.serve import _http_server
 from infinite_scheduler.errors import StoreUnavailable
 from infinite_scheduler.observe import events
 from infinite_scheduler.observe.recent_failures import MOST, RecentFailures
@@ -210,3 +213,35 @@ async def test_a_listener_that_is_too_far_behind_is_dropped(tmp_path: Path) -> N
         told = streams._number
         await asyncio.sleep(0.02)
         assert streams._number == told, "no one listens, and the store is left alone"
+
+
+async def test_an_unexpected_error_ends_streams_and_not_those_that_follow(api: ApiRig) -> None:
+    survey = api.client._store.survey
+
+    async def fail() -> Any:
+        raise RuntimeError("unforeseen")
+
+    api.client._store.survey = fail  # type: ignore[method-assign]
+    answers = await asyncio.gather(api.get("/v1/events"), api.get("/v1/events"))
+    assert {(answer.status, answer.problem) for answer in answers} == {(500, "internal-error")}
+    api.client._store.survey = survey  # type: ignore[method-assign]
+    async with api.session.get(f"{api.server.url}/v1/events") as stream:
+        assert (await heard(stream.content))[0] == "overview"
+
+
+async def test_a_node_tells_what_fails_on_it_under_its_name(tmp_path: Path) -> None:
+    scheduler = Scheduler(
+        settings={"store": {"url": f"sqlite:///{tmp_path / 'jobs.db'}"}, "node": {"id": "n7"}, "http": {"port": 0}}
+    )
+
+    @scheduler.app(APP, shards=1, retry=RetryPolicy(max_attempts=1))
+    async def fail(job: Job) -> None:
+        raise ValueError("no luck")
+
+    server = _http_server(scheduler)
+    scheduler.add_part(server)
+    async with scheduler, aiohttp.ClientSession() as session, session.get(f"{server.url}/v1/events") as stream:
+        await heard(stream.content)
+        job = await scheduler.schedule(APP, 1, delay=0)
+        told = await until_heard(stream.content, "attempt_failed")
+        assert (told["node"], told["job"], told["error"]) == ("n7", job.id, "ValueError: no luck")
