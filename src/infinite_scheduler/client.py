@@ -354,6 +354,7 @@ class Client:
         idempotency_key: str | None = None,
         error: str | None = None,
         newest_first: bool = False,
+        attempts: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Found:
@@ -361,7 +362,8 @@ class Client:
 
         Pending ones are listed by the time at which they are due now, all others by the one for which they were
         accepted; [start, end) is of that time. One call looks at 50,000 rows at most: a page with few jobs, or none,
-        has a cursor if there is more to look at, and `searched_to_ms` says how far it came.
+        has a cursor if there is more to look at, and `searched_to_ms` says how far it came. With `attempts`, each job
+        has its attempts, as `get` shows them.
         """
         self._opened()
         self.abilities.require(Ability.SEARCH)
@@ -380,6 +382,7 @@ class Client:
             idempotency_key=idempotency_key,
             error=error,
             newest_first=newest_first,
+            attempts=attempts,
             limit=limit,
             most=LOOK_ROWS,
             room=PAGE_BYTES,

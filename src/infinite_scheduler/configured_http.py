@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from infinite_scheduler.api.api_context import ApiContext, ApiLimits
 from infinite_scheduler.api.event_streams import EventStreams
+from infinite_scheduler.api.forecast_cache import ForecastCache
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
-from infinite_scheduler.api.node_signs import NodeSigns, ReadSigns
 from infinite_scheduler.api.token_digest import digest_of
 from infinite_scheduler.api.traffic import Traffic
 from infinite_scheduler.client import Client
@@ -26,11 +25,9 @@ from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import Observer
 from infinite_scheduler.observe.prometheus import MetricsSources, PrometheusMetrics
 from infinite_scheduler.observe.readings import NodeReading
+from infinite_scheduler.observe.recent_failures import RecentFailures
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ledger import Role, Token
-
-if TYPE_CHECKING:
-    from infinite_scheduler.ingest.door import TopicDoor
 
 LOOK_S = 2.0
 """How long a scrape waits for the store."""
@@ -42,7 +39,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     counters: Counters
     node: str
     reading: Callable[[], NodeReading] = NodeReading
-    signs: ReadSigns | None = None
+    failures: RecentFailures | None = None
 
 
 def http_server(
@@ -74,8 +71,8 @@ def http_server(
         topics=topics,
         herd=http.herd,
         overdue_alarm_ms=ms_of(http.overdue_alarm),
-        node_signs=figures.signs,
-        streams=EventStreams(http.streams),
+        streams=EventStreams(http.streams, failures=figures.failures, node=figures.node),
+        forecasts=ForecastCache(),
         metrics=_metrics(client, figures, traffic),
     )
     return HttpServer(api, _server_settings(settings, may_give_way=may_give_way), tell, traffic=traffic)
@@ -106,22 +103,6 @@ def _metrics(client: Client, figures: ProcessFigures, traffic: Traffic) -> Calla
     return scrape
 
 
-def signs_of(counters: Counters, doors: Callable[[], Sequence["TopicDoor"]]) -> ReadSigns:
-    """What a node in this process says of itself."""
-
-    def read() -> NodeSigns:
-        seen = counters.snapshot()
-        apps = seen["apps"].values()
-        return NodeSigns(
-            oldest_overdue_ms=seen["gauges"].get("oldest_overdue_ms") or 0,
-            early=sum(app["early"] for app in apps),
-            swept=sum(app["swept"] for app in apps),
-            topics_ready={door.config.topic: door.ready for door in doors()},
-        )
-
-    return read
-
-
 def _server_settings(settings: Settings, *, may_give_way: bool) -> ServerSettings:
     http = settings.http
     return ServerSettings(
@@ -135,6 +116,8 @@ def _server_settings(settings: Settings, *, may_give_way: bool) -> ServerSetting
             Token(name=name, role=Role(one.role), digest=digest_of(one.token), created_ms=0)
             for name, one in http.tokens.items()
         ),
+        open_metrics=http.metrics == "open",
+        session_ms=ms_of(http.session),
         connections=http.connections,
         body_timeout_s=http.body_timeout.total_seconds(),
         stop_timeout_s=settings.node.stop_timeout.total_seconds(),

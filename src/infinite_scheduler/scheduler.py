@@ -27,6 +27,7 @@ from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import MarksMissing, Observer, SettingKept, TaskFailed, several
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.observe.readings import NodeReading
+from infinite_scheduler.observe.recent_failures import RecentFailures
 from infinite_scheduler.observe.vitals_writer import VitalsWriter
 from infinite_scheduler.part import Part
 from infinite_scheduler.policy.calendar import Delay, parse_duration
@@ -68,7 +69,8 @@ class Scheduler(Client):
     ) -> None:
         super().__init__(url, settings=settings, clock=clock, store=store)
         self.counters = Counters()
-        self._tell = several([self.counters, LogWriter(), *observers])
+        self.failures = RecentFailures(self._clock)
+        self._tell = several([self.counters, self.failures, LogWriter(), *observers])
         self._apps: dict[str, Registration] = {}
         self._engine: Engine | None = None
         self._fork_guard: ForkGuard | None = None

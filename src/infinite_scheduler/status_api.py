@@ -7,7 +7,7 @@ from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings, load_settings
 from infinite_scheduler.configured import node_name
-from infinite_scheduler.configured_http import ProcessFigures, http_server, signs_of
+from infinite_scheduler.configured_http import ProcessFigures, http_server
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.loop_thread import LoopThread
 from infinite_scheduler.multi_app import MultiAppScheduler
@@ -79,7 +79,7 @@ class JobStatusApi:
             figures=ProcessFigures(  # without a reading: that is for the event loop of the node alone
                 counters=counters,
                 node=node_name(settings),
-                signs=None if node is None else signs_of(node.counters, lambda: node.doors),
+                failures=None if node is None else node.failures,
             ),
         )
         await self._server.start()

@@ -13,7 +13,9 @@ import msgspec
 from infinite_scheduler import Client
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.event_streams import EventStreams
+from infinite_scheduler.api.forecast_cache import ForecastCache
 from infinite_scheduler.api.http_server import HttpServer, ServerSettings
+from infinite_scheduler.api.overview import EVERY_MS
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.observe.events import Event
 from infinite_scheduler.testing.manual_clock import ManualClock
@@ -89,7 +91,13 @@ async def api_rig(
             clock=context.pop("clock", SystemClock()),
             zone=ZoneInfo("UTC"),
             lease_ms=10_000,
-            streams=EventStreams(context.pop("streams", 200)),
+            streams=EventStreams(
+                context.pop("streams", 200),
+                failures=context.pop("failures", None),
+                node="node-1",
+                every_ms=context.pop("every_ms", EVERY_MS),
+            ),
+            forecasts=ForecastCache(),
             **context,
         )
         door = HttpServer(api, ServerSettings(**{"port": 0, **(server or {})}), told.append)

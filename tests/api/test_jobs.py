@@ -9,8 +9,10 @@ import pytest
 
 from infinite_scheduler import InvalidPayload
 from infinite_scheduler.api.api_context import ApiLimits
+from infinite_scheduler.api.token_digest import digest_of, new_token
 from infinite_scheduler.handlers.checks import Checks
 from infinite_scheduler.handlers.python import PythonHandler
+from infinite_scheduler.store.ledger import Role, Token
 from tests.api.api_rig import APP, ApiRig, api_rig
 from tests.waiting import until_async
 
@@ -179,6 +181,25 @@ async def test_a_job_is_moved_and_run_now(api: ApiRig) -> None:
     assert (await api.post(f"/v1/jobs/{job}/reschedule", {})).problem == "invalid-time"
     assert (await api.post(f"/v1/jobs/{job}/reschedule")).problem == "malformed"
     assert (await api.post(f"/v1/jobs/{job}/run-now")).value["due_ms"] < moved.value["due_ms"]
+
+
+async def test_the_details_of_a_job_have_its_time_line_and_what_operators_did_to_it(tmp_path: Path) -> None:
+    text = new_token()
+    boss = Token(name="boss", role=Role.OPERATE, digest=digest_of(text), created_ms=0)
+    async with api_rig(tmp_path, server={"tokens": (boss,)}) as api:
+        headers = {"Authorization": f"Bearer {text}"}
+        job, other = [(await api.client.schedule(APP, number, delay="1h")).id for number in range(2)]
+        for change in (f"{job}/cancel", f"{job}/retry", f"{other}/cancel"):
+            await api.post(f"/v1/jobs/{change}", headers=headers)
+        told = (await api.get(f"/v1/jobs/{job}", headers=headers)).value
+        assert [one["verb"] for one in told["audit"]] == ["retry job", "cancel job"]
+        assert {one["target"] for one in told["audit"]} == {job}
+        steps = [(one["step"], one["detail"]) for one in told["timeline"]]
+        assert steps[0] == ("accepted", None)
+        assert [detail for step, detail in steps if step == "changed"] == [
+            "cancel job by boss: done",
+            "retry job by boss: done",
+        ]
 
 
 async def test_an_unknown_job_is_not_found_and_what_is_not_an_id_is_invalid(api: ApiRig) -> None:

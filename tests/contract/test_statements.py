@@ -795,6 +795,16 @@ class StatementsContract:
         await session.write(lambda tx: tx.delete_unfinished([(key, 2), (other, 1)]))
         assert list(await session.read(lambda tx: tx.read_attempts(SMS, key))) == [first]
 
+    async def test_attempts_of_many_jobs_are_read_at_once_and_only_those_of_the_app(self, session: Session) -> None:
+        keys = [new_row().key for _ in range(300)]
+        attempts = [(key, Attempt(attempt=n, started_ms=NOW + n, node="a")) for key in keys[:299] for n in (2, 1)]
+        await session.write(lambda tx: tx.write_attempts(SMS, attempts))
+        await session.write(lambda tx: tx.write_attempts(MAIL, [(keys[299], attempts[0][1])]))
+        found = await session.read(lambda tx: tx.read_attempts_of(SMS, keys))
+        assert set(found) == set(keys[:299])
+        assert all([one.attempt for one in some] == [1, 2] for some in found.values())
+        assert not await session.read(lambda tx: tx.read_attempts_of(SMS, []))
+
     async def test_marks_belong_to_a_shard_and_are_replaced_and_deleted(self, session: Session) -> None:
         shard, other, key = Shard(SMS, 1), Shard(SMS, 2), new_row().key
         more = new_row().key

@@ -310,9 +310,12 @@ class SimStatements(Statements):
                 yield from self.transaction.change("attempts", place, gone)
 
     @reads
-    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
-        found = [row for place, row in self.transaction.rows("attempts").items() if place[:2] == (app, key)]
-        return sorted(found, key=lambda attempt: attempt.attempt)
+    def read_attempts_of(self, app: str, keys: Collection[bytes]) -> Mapping[bytes, Sequence[Attempt]]:
+        found: dict[bytes, list[Attempt]] = {}
+        for place, row in sorted(self.transaction.rows("attempts").items()):
+            if place[0] == app and place[1] in keys:
+                found.setdefault(place[1], []).append(row)
+        return found
 
     @writes
     def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> Work[None]:

@@ -40,9 +40,10 @@ from infinite_scheduler.model import (
     Status,
     new_key,
 )
+from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.cluster_state import AppInfo, HeldBack, NodeInfo, Sample, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, Letters, LetterState, Move, Source, TopicPosition
-from infinite_scheduler.store.ledger import Recount
+from infinite_scheduler.store.ledger import AuditPage, AuditQuery, AuditRecord, Recount
 from infinite_scheduler.store.looking import Found, Survey
 from infinite_scheduler.store.sql.tables import DAILY
 from infinite_scheduler.testing import ManualClock
@@ -224,6 +225,22 @@ class FakeClient:
         self._records, self._survey = records, survey
         self.inbox = FakeInbox(letters)
         self.ledger = self
+        self.abilities = {Ability.AUDIT}
+
+    async def records(self, query: AuditQuery) -> AuditPage:
+        job = self._records[0]
+        if not job.attempts:
+            return AuditPage(records=(), cursor=None)
+        row = AuditRecord(
+            id="0" * 32,
+            at_ms=job.job.created_ms + 1000,
+            who="ops",
+            address="10.0.0.7",
+            verb="reschedule job",
+            target=query.target or "",
+            result="done",
+        )
+        return AuditPage(records=(row,), cursor=None)
 
     async def recount(self, app: str) -> Recount:
         return Recount(app=app, before=12_345, counted=12_345 if app == "sms" else 12_400)

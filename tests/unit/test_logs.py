@@ -117,6 +117,7 @@ EVERY: list[events.Event] = [
     events.HttpOpened(url="http://127.0.0.1:7070"),
     events.HttpPortTaken(address="127.0.0.1:7070"),
     events.HttpUnencrypted(url="http://0.0.0.0:7070"),
+    events.StreamDropped(address="127.0.0.1", reason="no event was read for 5 s"),
     events.HandlerMissing(app="shop", error="no module"),
     events.RequestFailed(method="GET", path="/v1/jobs", incident="i", cause=ValueError("x")),
 ]

@@ -12,6 +12,7 @@ from infinite_scheduler import views
 from infinite_scheduler.model import Accepted, Attempt, Job, JobId, JobRecord, Owner, Shard, Status
 from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, ShardInfo, View
 from infinite_scheduler.store.inbox import DeadLetter, LetterState, Source
+from infinite_scheduler.store.ledger import AuditRecord
 from infinite_scheduler.store.looking import Survey
 from infinite_scheduler.views.app import AppState, app_views
 from infinite_scheduler.views.dead_letter import (
@@ -25,6 +26,7 @@ from infinite_scheduler.views.dead_letter import (
 from infinite_scheduler.views.job import JobDetails, accepted_view, job_details, job_view
 from infinite_scheduler.views.node import NodeState, node_views
 from infinite_scheduler.views.shard import OwnerView, ShardView, shard_views
+from infinite_scheduler.views.times import ms_of
 
 NOW = 1_893_456_000_000  # 2030-01-01
 LEASE = 10_000
@@ -84,6 +86,32 @@ def test_an_attempt_that_runs_has_no_end() -> None:
     )
     details = job_details(msgspec.structs.replace(RECORD, attempts=attempts))
     assert [attempt.finished_at for attempt in details.attempts] == ["2030-01-01T00:00:00.005Z", None]
+
+
+def test_a_time_line_has_all_that_is_known_in_the_order_of_time() -> None:
+    job = msgspec.structs.replace(JOB, created_ms=NOW - 5000, scheduled_ms=NOW, due_ms=NOW + 3000, attempt=2)
+    attempts = (
+        Attempt(attempt=1, started_ms=NOW, finished_ms=NOW + 1500, node="a", error="boom"),
+        Attempt(attempt=2, started_ms=NOW + 3000, node="b"),
+    )
+    moved = AuditRecord(
+        id="0" * 32, at_ms=NOW - 1, who="ops", address="::1", verb="reschedule job", target=job.id, result="done"
+    )
+    ended = msgspec.structs.replace(
+        RECORD, job=job, attempts=attempts, status=Status.FAILED, finished_ms=NOW + 4000, error="bang"
+    )
+    details = job_details(ended, [moved])
+    assert [(ms_of(one.at) - NOW, str(one.step), one.attempt, one.node, one.detail) for one in details.timeline] == [
+        (-5000, "accepted", None, None, None),
+        (-1, "changed", None, None, "reschedule job by ops: done"),
+        (0, "due", None, None, None),
+        (0, "attempt_started", 1, "a", None),
+        (1500, "attempt_ended", 1, "a", "boom"),
+        (3000, "due", 2, None, "moved by a retry or a change"),
+        (3000, "attempt_started", 2, "b", None),
+        (4000, "finished", None, None, "failed: bang"),
+    ]
+    assert [(one.who, one.verb) for one in details.audit] == [("ops", "reschedule job")]
 
 
 def test_an_accepted_job_says_whether_it_was_known() -> None:

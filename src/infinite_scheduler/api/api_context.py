@@ -6,7 +6,6 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from infinite_scheduler.api.node_signs import ReadSigns
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import Clock
 from infinite_scheduler.errors import IntakeFull
@@ -14,7 +13,9 @@ from infinite_scheduler.handlers.base import Handler
 from infinite_scheduler.ingest.config import KafkaIngestConfig
 
 if TYPE_CHECKING:
+    from infinite_scheduler.api.access import Access
     from infinite_scheduler.api.event_streams import EventStreams
+    from infinite_scheduler.api.forecast_cache import ForecastCache
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """How many bytes of payloads may wait for a commit."""
@@ -48,14 +49,22 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     overdue_alarm_ms: int = 60_000
     herd: int = 5000
     """More jobs of an app in one second are a herd."""
-    node_signs: ReadSigns | None = None
     streams: "EventStreams"
+    forecasts: "ForecastCache"
+    given_access: "Access | None" = None  # that of the server that answers
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
     """Writes the metrics of this process for Prometheus: the text and its type. None: there are none."""
 
     @property
     def now_ms(self) -> int:
         return self.clock.wall_ms()
+
+    @property
+    def access(self) -> "Access":
+        """Who may come in here."""
+        if self.given_access is None:
+            raise RuntimeError("no server runs: access is decided by one")
+        return self.given_access
 
     def check_room(self, jobs: int, size: int) -> None:
         """Raise IntakeFull if these jobs would be too many beside those that wait for a commit."""

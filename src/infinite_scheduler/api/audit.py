@@ -1,13 +1,13 @@
 """Writes down what operators did, by which token, from where, and how it ended."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.operation import Actor
 from infinite_scheduler.errors import SchedulerError, Unavailable
 from infinite_scheduler.store.abilities import Ability
-from infinite_scheduler.store.ledger import AuditRecord
+from infinite_scheduler.store.ledger import AuditQuery, AuditRecord
 from infinite_scheduler.store.sortable_id import sortable_id
 
 DONE = "done"
@@ -23,6 +23,13 @@ async def audited(api: ApiContext, actor: Actor, verb: str, target: str) -> Asyn
             await record(api, actor, verb, target, result=str(error))
         raise
     await record(api, actor, verb, target)
+
+
+async def records_of(api: ApiContext, target: str) -> Sequence[AuditRecord]:
+    """What was done to this target, newest first; nothing where the store keeps no audit."""
+    if Ability.AUDIT not in api.client.abilities:
+        return ()
+    return (await api.client.ledger.records(AuditQuery(target=target))).records
 
 
 async def record(api: ApiContext, actor: Actor, verb: str, target: str, *, count: int = 1, result: str = DONE) -> None:

@@ -12,11 +12,12 @@ from infinite_scheduler.api.refusal import NO_PATH, NOT_READY, Refusal
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.store.ledger import Role
 from infinite_scheduler.store.looking import Survey
-from infinite_scheduler.views.app import AppState, app_views
-from infinite_scheduler.views.times import span
+from infinite_scheduler.views.alarm import Alarm, alarms
 
 PATIENCE_S: Final = 2.0
 """How long a look at the store may take before this process counts as not ready."""
+
+METRICS_PATH: Final = "/metrics"
 
 OK: Final = 200
 ALARM: Final = 503
@@ -26,14 +27,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """All is well, as far as was asked."""
 
     status: Literal["ok"] = "ok"
-
-
-class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a person should look at."""
-
-    kind: Literal["overdue", "no_node", "held_back", "early", "swept", "topic"]
-    about: str  # the app or the topic
-    detail: str
 
 
 class Alarms(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +49,10 @@ async def ready(api: ApiContext, request: ApiRequest) -> Health:
     return Health()
 
 
-async def alarms(api: ApiContext, request: ApiRequest) -> Reply:
+async def show_alarms(api: ApiContext, request: ApiRequest) -> Reply:
     """What is wrong anywhere: 503 if anything is."""
     del request
-    found = [*_cluster_alarms(api, await _look(api)), *_node_alarms(api)]
+    found = alarms(await _look(api), api.now_ms, api.lease_ms, overdue_alarm_ms=api.overdue_alarm_ms)
     return Reply(value=Alarms(alarms=found), status=ALARM if found else OK)
 
 
@@ -89,47 +82,6 @@ def _forget(look: "asyncio.Future[Survey]") -> None:
         look.exception()  # whoever asked has gone: nothing else may complain
 
 
-def _cluster_alarms(api: ApiContext, survey: Survey) -> Sequence[Alarm]:
-    found = []
-    for app in app_views(survey, api.now_ms, api.lease_ms):
-        if app.state is AppState.NO_NODE:
-            detail = f"no running node can hand over the jobs of app {app.app}: start one that has a handler for it"
-            found.append(Alarm(kind="no_node", about=app.app, detail=detail))
-        found += [
-            Alarm(
-                kind="held_back",
-                about=app.app,
-                detail=f"node {held.node} holds app {app.app} back since {held.since}: {held.reason}",
-            )
-            for held in app.held_back
-        ]
-    return found
-
-
-def _node_alarms(api: ApiContext) -> Sequence[Alarm]:
-    """What the node in this process says of itself."""
-    if api.node_signs is None:
-        return ()
-    signs, found = api.node_signs(), []
-    if signs.oldest_overdue_ms > api.overdue_alarm_ms:
-        detail = (
-            f"a job of this node has been due for {span(signs.oldest_overdue_ms)}: infinite-scheduler explain says why"
-        )
-        found.append(Alarm(kind="overdue", about="this node", detail=detail))
-    if signs.early:
-        detail = f"{signs.early} jobs were taken back, since a clock was set back: check how clocks are synchronised"
-        found.append(Alarm(kind="early", about="this node", detail=detail))
-    if signs.swept:
-        detail = f"the safety net found {signs.swept} jobs that were not in memory: please report it"
-        found.append(Alarm(kind="swept", about="this node", detail=detail))
-    found += [
-        Alarm(kind="topic", about=topic, detail=f"topic {topic} is not read: infinite-scheduler ingest status says why")
-        for topic, is_ready in signs.topics_ready.items()
-        if not is_ready
-    ]
-    return found
-
-
 HEALTH_OPERATIONS = (
     Operation(
         name="live",
@@ -156,9 +108,9 @@ HEALTH_OPERATIONS = (
         subject=Subject.HEALTH,
         method="GET",
         path="/health/alarms",
-        summary="Is anything wrong that a person should look at? 503 if so.",
+        summary="Is anything wrong in the cluster that a person should look at? 503 if so.",
         role=None,
-        call=alarms,
+        call=show_alarms,
         answer=Alarms,
         more_statuses=(ALARM,),
     ),
@@ -166,8 +118,8 @@ HEALTH_OPERATIONS = (
         name="metrics",
         subject=Subject.HEALTH,
         method="GET",
-        path="/metrics",
-        summary="What this process has counted, for Prometheus; 404 if it counts nothing.",
+        path=METRICS_PATH,
+        summary='What this process has counted, for Prometheus. With http.metrics = "open" no token is needed.',
         role=Role.READ,
         call=metrics,
         answer=str,

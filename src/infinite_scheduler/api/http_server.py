@@ -15,9 +15,11 @@ from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.body import BodyReader
 from infinite_scheduler.api.connections import Connections
 from infinite_scheduler.api.first_token import make_first_token
+from infinite_scheduler.api.health_operations import METRICS_PATH
 from infinite_scheduler.api.operation import Operation
 from infinite_scheduler.api.operations import OPERATIONS
 from infinite_scheduler.api.router import Router
+from infinite_scheduler.api.session_cookie import SessionCookies
 from infinite_scheduler.api.traffic import Traffic
 from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.events import HttpOpened, HttpPortTaken, HttpUnencrypted, Observer
@@ -43,6 +45,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None
     key: str | None = None
     tokens: tuple[Token, ...] = ()
+    open_metrics: bool = False  # /metrics needs no token
+    session_ms: int = 12 * 3_600_000
     connections: int = 1000
     body_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
@@ -85,15 +89,17 @@ class HttpServer:
         loopback = is_loopback(settings.host)
         ledger = self._api.client.ledger if Ability.TOKENS in self._api.client.abilities else None
         tokens = KnownTokens(settings.tokens, ledger, self._api.clock)
+        cookies = SessionCookies(self._api.clock, settings.session_ms, self._api.root_path, secure=context is not None)
+        access = Access(tokens, cookies, self._api.clock, loopback=loopback, hosts=settings.hosts)
         router = Router(
-            self._api,
-            Access(tokens, self._api.clock, loopback=loopback, hosts=settings.hosts),
+            msgspec.structs.replace(self._api, given_access=access),
+            access,
             BodyReader(settings.body_timeout_s),
             self._tell,
             self.traffic,
         )
         self._runner = web.AppRunner(
-            router.application(self._operations),
+            router.application([_opened(one, settings) for one in self._operations]),
             handle_signals=False,
             access_log=None,
             logger=_SILENT,
@@ -148,6 +154,13 @@ class HttpServer:
         before, runner, self._runner = self.traffic.abandoned, self._runner, None
         await runner.cleanup()
         return self.traffic.abandoned == before and not self.traffic.in_progress
+
+
+def _opened(operation: Operation, settings: ServerSettings) -> Operation:
+    """The operation as it is here: metrics may be for everyone."""
+    if settings.open_metrics and operation.path == METRICS_PATH:
+        return msgspec.structs.replace(operation, role=None)
+    return operation
 
 
 def _tls(settings: ServerSettings) -> ssl.SSLContext | None:

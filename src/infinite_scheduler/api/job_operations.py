@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from infinite_scheduler.api.api_context import ApiContext
-from infinite_scheduler.api.audit import audited
+from infinite_scheduler.api.audit import audited, records_of
 from infinite_scheduler.api.job_request import DelayText, JobHeaders, JobRequest, Moment, job_spec
 from infinite_scheduler.api.operation import (
     LOCAL,
@@ -126,7 +126,8 @@ async def list_jobs(api: ApiContext, request: ApiRequest) -> JobPage:
 
 async def show_job(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Everything about one job."""
-    details = job_details(await api.client.get(request.path["id"]))
+    record = await api.client.get(request.path["id"])
+    details = job_details(record, await records_of(api, record.id))
     return details if shows_data(api, request.actor) else msgspec.structs.replace(details, data=_NOTHING)
 
 
@@ -240,7 +241,7 @@ JOB_OPERATIONS = (
         subject=Subject.JOBS,
         method="GET",
         path="/v1/jobs/{id}",
-        summary="Show everything about one job, including its failed attempts.",
+        summary="Show everything about one job: its failed attempts, its time line, and what operators did to it.",
         role=Role.READ,
         call=show_job,
         answer=JobDetails,

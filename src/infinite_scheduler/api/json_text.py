@@ -9,15 +9,21 @@ from infinite_scheduler.api.refusal import MALFORMED, Refusal
 from infinite_scheduler.errors import InvalidPayload, InvalidRequest
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _names_of(pairs: list[tuple[str, Any]]) -> list[str]:
+    """All that is kept of an object, so that a long text needs little memory; a repeated name is seen."""
+    return [name for name, _ in pairs]
+
+
+def _nothing(text: str) -> None:
+    """Numbers are not kept: they may have any length."""
+    del text
 
 
 _scan: Final = json.JSONDecoder(
-    object_pairs_hook=_as_it_is,  # a list of pairs, so that a repeated name is seen
-    parse_int=_as_it_is,
-    parse_float=_as_it_is,
-    parse_constant=_as_it_is,
+    object_pairs_hook=_names_of,
+    parse_int=_nothing,
+    parse_float=_nothing,
+    parse_constant=_nothing,
     strict=False,  # msgspec is stricter, and decides
 ).raw_decode
 
@@ -43,15 +49,21 @@ class Scanned(NamedTuple):
 def scan(text: str, start: int = 0) -> Scanned:
     """Find the end of the value that begins here. Raises Refusal if it is not JSON."""
     try:
-        value, end = _scan(text, start)
+        names, end = _scan(text, start)
     except RecursionError:
         raise too_deep() from None
     except ValueError as error:
         raise Refusal(MALFORMED, f"the body is not JSON: {error}") from None
-    if text[start] != "{":
-        return Scanned(end, None)
-    names = [name for name, _ in value]
-    return Scanned(end, None if len(set(names)) == len(names) else next(n for n in names if names.count(n) > 1))
+    return Scanned(end, _first_repeated(names) if text[start] == "{" else None)
+
+
+def _first_repeated(names: list[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def check_names(repeated: str | None) -> None:

@@ -12,7 +12,7 @@ from infinite_scheduler.errors import InvalidRequest, NotSupported, StoreUnavail
 from infinite_scheduler.policy.calendar import parse_moment
 from infinite_scheduler.store.ledger import AuditQuery, Role
 from infinite_scheduler.views.audit_record import AuditRecordView, audit_record_view
-from infinite_scheduler.views.forecast import ForecastView, Zoom, forecast_query, forecast_view
+from infinite_scheduler.views.forecast import ForecastView, Zoom, forecast_query
 from infinite_scheduler.views.store_table import StoreTableView, store_table_view
 from infinite_scheduler.views.times import iso
 
@@ -91,7 +91,7 @@ async def show_forecast(api: ApiContext, request: ApiRequest) -> ForecastView:
     asked: ForecastFilters = request.query
     at_ms = api.now_ms if asked.at is None else parse_moment(asked.at, now_ms=api.now_ms, zone=api.zone)
     query = forecast_query(asked.zoom, at_ms, days=asked.days, app=asked.app, most=FORECAST_ROWS, herd=api.herd)
-    return forecast_view(query, await api.client.ledger.forecast(query))
+    return await api.forecasts.forecast(api, asked.zoom, query)
 
 
 async def list_tables(api: ApiContext, request: ApiRequest) -> TableList:
@@ -136,7 +136,10 @@ LEDGER_OPERATIONS = (
         subject=Subject.STORE,
         method="GET",
         path="/v1/forecast",
-        summary="How many jobs are due when, and the seconds in which very many are (http.herd).",
+        summary=(
+            "How many jobs are due when, and the seconds in which very many are (http.herd). The minutes of an hour "
+            "are counted anew after 10 s, the hours of a day after a minute."
+        ),
         role=Role.READ,
         call=show_forecast,
         query=ForecastFilters,

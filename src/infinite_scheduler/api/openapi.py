@@ -15,10 +15,13 @@ from infinite_scheduler.api.refusal import (
     MALFORMED,
     NO_TOKEN,
     SLOW_BODY,
+    TOO_MANY_FAILURES,
     UNEXPECTED,
     WRONG_HOST,
+    WRONG_ORIGIN,
     WRONG_TYPE,
 )
+from infinite_scheduler.api.session_cookie import COOKIE
 
 _REFS: Final = "#/components/schemas/{name}"
 _PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
@@ -42,11 +45,14 @@ def openapi_document(operations: Sequence[Operation], root_path: str = "") -> di
             "description": "Give it a message and a time: it hands the message over at that time.",
         },
         "servers": [{"url": root_path or "/"}],
-        "security": [{"token": []}, {}],
+        "security": [{"token": []}, {"session": []}, {}],
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            },
         },
     }
 
@@ -74,6 +80,8 @@ def statuses_of(operation: Operation) -> Mapping[int, Sequence[str]]:
     kinds = [WRONG_HOST, UNEXPECTED]
     if operation.role is not None:
         kinds += [NO_TOKEN, FORBIDDEN]
+    if operation.by_page:
+        kinds += [NO_TOKEN, WRONG_ORIGIN, TOO_MANY_FAILURES]
     if operation.changes:
         kinds += [MALFORMED, SLOW_BODY, LARGE_BODY, WRONG_TYPE]
     for kind in kinds:

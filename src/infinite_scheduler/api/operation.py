@@ -25,6 +25,7 @@ class Subject(enum.StrEnum):
     TOPICS = "Topics and dead letters"
     STORE = "The store"
     STATUS = "The status API of the Java scheduler"
+    ACCESS = "Access"
     HEALTH = "Health"
     DESCRIPTION = "Description"
 
@@ -90,6 +91,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     summary: str
     role: Role | None  # None: no token is needed
+    by_page: bool = False  # only a page of this server may ask
     call: OperationCall
     query: type[msgspec.Struct] | None = None
     headers: type[msgspec.Struct] | None = None

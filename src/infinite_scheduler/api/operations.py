@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from infinite_scheduler.api.access_operations import ACCESS_OPERATIONS
 from infinite_scheduler.api.bulk_operations import BULK_OPERATIONS
 from infinite_scheduler.api.change_operations import CHANGE_OPERATIONS
 from infinite_scheduler.api.cluster_operations import CLUSTER_OPERATIONS
@@ -23,6 +24,7 @@ _WORKING: Final = (
     *LETTER_CHANGE_OPERATIONS,
     *LEDGER_OPERATIONS,
     *STATUS_OPERATIONS,
+    *ACCESS_OPERATIONS,
     *HEALTH_OPERATIONS,
 )
 

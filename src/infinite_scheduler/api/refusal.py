@@ -16,6 +16,7 @@ class RefusalKind(msgspec.Struct, frozen=True):
 MALFORMED = RefusalKind("malformed", 400, "The body cannot be read as JSON.")
 NO_TOKEN = RefusalKind("no-token", 401, "A valid token is needed.")
 FORBIDDEN = RefusalKind("forbidden", 403, "The token's role does not include this.")
+WRONG_ORIGIN = RefusalKind("wrong-origin", 403, "A page of another origin asks.")
 HIDDEN_DATA = RefusalKind("data-hidden", 403, "The data of jobs is not shown.")
 NO_PATH = RefusalKind("no-such-path", 404, "There is nothing at this path.")
 WRONG_METHOD = RefusalKind("wrong-method", 405, "This path does not have this method.")
@@ -32,6 +33,7 @@ REFUSALS = (
     MALFORMED,
     NO_TOKEN,
     FORBIDDEN,
+    WRONG_ORIGIN,
     HIDDEN_DATA,
     NO_PATH,
     WRONG_METHOD,

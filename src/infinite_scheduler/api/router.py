@@ -1,9 +1,8 @@
 """Turns the table of operations into routes: each request is admitted, read, done and answered in one place."""
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +11,7 @@ from aiohttp import web
 from infinite_scheduler.api.access import Access
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.body import BodyReader
+from infinite_scheduler.api.event_writer import EventWriter
 from infinite_scheduler.api.json_text import check_names, decode, scan, text_of
 from infinite_scheduler.api.operation import ApiRequest, EventAnswer, Operation, RawAnswer, Reply
 from infinite_scheduler.api.parameters import header_reader, read_query
@@ -27,10 +27,6 @@ from infinite_scheduler.api.refusal import LARGE_BODY, NO_PATH, WRONG_METHOD, Re
 from infinite_scheduler.api.traffic import Traffic
 from infinite_scheduler.errors import SchedulerError
 from infinite_scheduler.observe.events import Observer, RequestFailed
-
-EVENTS: Final = "text/event-stream"
-SLOW_READER_S: Final = 5.0
-"""How long a listener may leave its events unread before it is dropped."""
 
 ENVELOPE: Final = 64 * 1024
 """How many bytes a body may have besides the data of a job."""
@@ -64,6 +60,7 @@ class Router:
         self._bodies = bodies
         self._tell = tell
         self._traffic = traffic
+        self._events = EventWriter(tell, traffic)
 
     def application(self, operations: Sequence[Operation]) -> web.Application:
         """A web application with these operations, at their paths and below the root path."""
@@ -102,7 +99,7 @@ class Router:
         try:
             value = await operation.call(self._api, await read(request))
             if isinstance(value, EventAnswer):
-                return await _stream(request, value.events)
+                return await self._events.write(request, value.events, SECURITY_HEADERS)
             return _answer(operation, value)
         except SchedulerError as error:
             return problem_response(problem_of(error))
@@ -116,7 +113,7 @@ class Router:
         most = BULK if operation.raw_body else self._api.limits.payload + ENVELOPE
 
         async def read(request: web.Request) -> ApiRequest:
-            actor = await self._access.admit(request, operation.role)
+            actor = await self._access.admit(request, operation)
             body: Any = None
             if operation.changes:
                 body = await self._bodies.read(request, operation.body_types, most)
@@ -163,29 +160,6 @@ def _answer(operation: Operation, value: Any) -> web.Response:
     if isinstance(value, RawAnswer):
         return web.Response(body=value.content, status=status, headers={**headers, "Content-Type": value.content_type})
     return web.Response(body=_encode(value), status=status, headers=headers, content_type=operation.answer_type)
-
-
-async def _stream(request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
-    """Write events until they end, or the listener has gone or does not read them any more."""
-    try:
-        first = await anext(events)  # before anything is written: it may be refused
-        response = web.StreamResponse(headers={**SECURITY_HEADERS, "Content-Type": EVENTS})
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            await _write(response, first)
-            async for one in events:
-                await _write(response, one)
-            return response
-    finally:
-        await events.aclose()
-    if request.transport is not None:
-        request.transport.abort()
-    return response
-
-
-async def _write(response: web.StreamResponse, content: bytes) -> None:
-    async with asyncio.timeout(SLOW_READER_S):
-        await response.write(content)
 
 
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[Any] | None, *, optional: bool) -> Any:

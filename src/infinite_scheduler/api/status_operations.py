@@ -23,6 +23,7 @@ from infinite_scheduler.views.java_status import (
     past_job,
     scheduled_job,
 )
+from infinite_scheduler.views.vitals import living_beats
 
 PAST: Final = (Status.DONE, Status.FAILED, Status.EXPIRED)
 
@@ -48,19 +49,22 @@ async def past_jobs(api: ApiContext, request: ApiRequest) -> Sequence[PastJob]:
 
 
 async def _found(api: ApiContext, status: Status, limit: int, *, newest: bool) -> Sequence[JobRecord]:
-    return (await api.client.find(status=status, limit=limit, newest_first=newest)).records
+    return (await api.client.find(status=status, limit=limit, newest_first=newest, attempts=True)).records
 
 
 async def stats(api: ApiContext, request: ApiRequest) -> JobStats:
-    """How many jobs wait and have ended, over all apps."""
+    """How many jobs wait, run and have ended, over all apps; those that run as of the nodes' last heartbeats."""
     del request
     counts: Counter[str] = Counter()
-    for app in (await api.client.survey()).counts.values():
+    survey = await api.client.survey()
+    for app in survey.counts.values():
         counts.update(app)
+    beats = living_beats(survey, api.now_ms, api.lease_ms)
+    running = sum(beat.vitals.total.in_flight for beat in beats.values())
     waiting = 0
     if Ability.WAITING in api.client.abilities:
         waiting = sum(sum(days.values()) for days in (await api.client.ledger.waiting()).values())
-    return job_stats(waiting, counts)
+    return job_stats(waiting, running, counts)
 
 
 async def show_tables(api: ApiContext, request: ApiRequest) -> JavaTables:

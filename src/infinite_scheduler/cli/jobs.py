@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infinite_scheduler.cli.store_session import StoreSession
+from infinite_scheduler.store.abilities import Ability
+from infinite_scheduler.store.ledger import AuditQuery, AuditRecord
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import JobDetails, JobView, job_details, job_view
 from infinite_scheduler.views.times import iso, ms_of, relative, when
@@ -68,8 +70,13 @@ def print_jobs(session: StoreSession, jobs: Sequence[JobView]) -> None:
 
 
 async def show_job(session: StoreSession, job_id: str) -> None:
-    """Print one job with its attempts."""
-    job = job_details(await session.client.get(job_id))
+    """Print one job with its attempts, and what operators did to it."""
+    client = session.client
+    audit: Sequence[AuditRecord] = ()
+    record = await client.get(job_id)
+    if Ability.AUDIT in client.abilities:
+        audit = (await client.ledger.records(AuditQuery(target=record.id))).records
+    job = job_details(record, audit)
     if session.out.as_json:
         session.out.record(job)
     else:
@@ -103,6 +110,12 @@ def _print_job(session: StoreSession, job: JobDetails) -> None:
             ("attempt", "started", "ended", "node", "error"),
             [(a.attempt, a.started_at, a.finished_at or "runs", a.node, a.error) for a in job.attempts],
             whole=("attempt",),
+        )
+    if job.audit:
+        session.out.table(
+            ("at", "who", "from", "verb", "result"),
+            [(a.at, a.who, a.address, a.verb, a.result) for a in job.audit],
+            whole=("at",),
         )
 
 

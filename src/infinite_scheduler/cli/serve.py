@@ -47,7 +47,7 @@ def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
 
 
 def _http_server(scheduler: Scheduler) -> "HttpServer":
-    from infinite_scheduler.configured_http import ProcessFigures, http_server, signs_of  # noqa: PLC0415 - not where it is disabled
+    from infinite_scheduler.configured_http import ProcessFigures, http_server  # noqa: PLC0415 - not where it is disabled
 
     return http_server(
         scheduler,
@@ -60,7 +60,7 @@ def _http_server(scheduler: Scheduler) -> "HttpServer":
             counters=scheduler.counters,
             node=scheduler.node_id,
             reading=scheduler.reading,
-            signs=signs_of(scheduler.counters, lambda: scheduler.doors),
+            failures=scheduler.failures,
         ),
         may_give_way=True,
     )

@@ -57,6 +57,10 @@ class HttpSettings(Section):
     """A job that is overdue for longer is an alarm."""
     payloads: Literal["shown", "operators", "hidden"] = "shown"
     """Who sees the data of jobs."""
+    session: PositiveDuration = timedelta(hours=12)
+    """How long a page stays logged in."""
+    metrics: Literal["token", "open"] = "token"
+    """Who may read `/metrics`: the holder of a token, or everyone."""
     tokens: dict[TokenName, TokenSettings] = Field(default={})
     """Tokens that are given here, by their names."""
 

@@ -456,6 +456,13 @@ class HttpUnencrypted(Event, frozen=True, kw_only=True):
     url: str
 
 
+class StreamDropped(Event, frozen=True, kw_only=True):
+    """A listener did not read its events in time, so its stream was ended; it may ask for another one."""
+
+    address: str
+    reason: str
+
+
 class HandlerMissing(Event, frozen=True, kw_only=True):
     """A process that only answers requests cannot load the handler of an app, whose checks of data it would use."""
 

@@ -14,6 +14,7 @@ class HttpRequests:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self.took: dict[tuple[str, str], tuple[int, int]] = {}  # requests and their µs, by method and route
+        self.streams_dropped = 0  # event streams that were not read
         self._routes: set[str] = set()
 
     def add(self, method: str, route: str | None, status: int, took_us: int) -> None:
@@ -29,4 +30,5 @@ class HttpRequests:
         """What was counted so far, to be read elsewhere."""
         copy = type(self)()
         copy.counts, copy.took = self.counts.copy(), dict(self.took)
+        copy.streams_dropped = self.streams_dropped
         return copy

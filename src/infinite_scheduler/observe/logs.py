@@ -247,6 +247,11 @@ LINES: Final[Mapping[type[Event], LogLine]] = {
         "HTTP requests from other machines are answered without TLS: tokens and data can be read on the way. "
         "Set http.certificate and http.key, or let a proxy encrypt.",
     ),
+    events.StreamDropped: LogLine(
+        "http",
+        logging.INFO,
+        "An event stream was ended, as its listener did not read in time; it may ask for another one.",
+    ),
     events.HandlerMissing: LogLine(
         "http",
         logging.WARNING,

@@ -125,6 +125,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     **_of(MetricKind.COUNTER, "method", "route", "status", http_requests="HTTP requests answered."),
     **_of(MetricKind.SUMMARY, "method", "route", http_request_seconds="Time from the head of a request to its answer."),
     **_of(
+        MetricKind.COUNTER, http_streams_dropped="Event streams that were ended, as their events were not read in time."
+    ),
+    **_of(
         MetricKind.GAUGE,
         process_virtual_memory_bytes="Virtual memory of the process.",
         process_resident_memory_bytes="Resident memory of the process.",

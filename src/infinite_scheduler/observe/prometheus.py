@@ -157,6 +157,7 @@ def _http(requests: HttpRequests | None) -> Iterator[Family]:
             "http_requests", {(m, route, str(status)): n for (m, route, status), n in requests.counts.items()}
         )
         yield _summary("http_request_seconds", requests.took)
+        yield _family("http_streams_dropped", {(): requests.streams_dropped})
 
 
 def exposition_text(families: Iterable[Family]) -> bytes:

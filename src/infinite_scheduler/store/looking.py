@@ -29,6 +29,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool = False
     limit: int = 100
     most: int | None = None  # rows that one call may look at; None: as many as it takes
+    attempts: bool = False  # read the attempts of the jobs that are found, too
     room: int | None = None  # bytes of payload after which no more jobs are read, but at least one; None: any number
     cursor: str | None = None  # of the page before, in the same list
 

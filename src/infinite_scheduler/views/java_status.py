@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from infinite_scheduler.model import JobRecord, Status, datetime_of
+from infinite_scheduler.model import Attempt, JobRecord, Status, datetime_of
 from infinite_scheduler.store.ledger import TableInfo
 
 JavaStatus = Literal["SCHEDULED", "STARTED", "COMPLETED", "FAILED"]
@@ -86,28 +86,43 @@ def scheduled_job(record: JobRecord, zone: ZoneInfo) -> ScheduledJob:
         app_name=job.app,
         entity_id=job.id,
         scheduled_time=java_time(job.due_ms, zone),
-        status=_WORDS[record.status],
+        status="STARTED" if _runs(record) else _WORDS[record.status],
         created_at=java_time(job.created_ms, zone),
     )
 
 
 def past_job(record: JobRecord, zone: ZoneInfo) -> PastJob:
     """A settled job."""
-    ended = None if record.finished_ms is None else java_time(record.finished_ms, zone)
+    ended_ms, started_ms = record.finished_ms, record.finished_ms
+    last = _last_attempt(record)
+    if last is not None and last.finished_ms is not None:
+        started_ms, ended_ms = last.started_ms, last.finished_ms
     return PastJob(
         **msgspec.structs.asdict(scheduled_job(record, zone)),
-        started_at=ended,
-        completed_at=ended,
-        execution_duration_ms=0,
+        started_at=None if started_ms is None else java_time(started_ms, zone),
+        completed_at=None if ended_ms is None else java_time(ended_ms, zone),
+        execution_duration_ms=(ended_ms or 0) - (started_ms or 0),
         error_message=record.error,
     )
 
 
-def job_stats(waiting: int, counts: Mapping[str, int]) -> JobStats:
-    """What waits, and what has ended within the retention."""
+def _runs(record: JobRecord) -> bool:
+    """Is an attempt recorded as running? That is so when it takes longer than a second."""
+    last = _last_attempt(record)
+    return record.status is Status.PENDING and last is not None and last.finished_ms is None
+
+
+def _last_attempt(record: JobRecord) -> Attempt | None:
+    """The attempt that the job is at, if it is recorded."""
+    return next((one for one in reversed(record.attempts) if one.attempt == record.job.attempt), None)
+
+
+def job_stats(waiting: int, running: int, counts: Mapping[str, int]) -> JobStats:
+    """What waits or runs, and what has ended within the retention; jobs that run are among those that wait."""
+    started = min(running, waiting)
     by_status: dict[JavaStatus, int] = {
-        "SCHEDULED": waiting,
-        "STARTED": 0,
+        "SCHEDULED": waiting - started,
+        "STARTED": started,
         "COMPLETED": counts.get("done", 0),
         "FAILED": counts.get("failed", 0) + counts.get("expired", 0),
     }

@@ -1,8 +1,13 @@
 """A job and its attempts as people see them."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from infinite_scheduler.model import Accepted, Attempt, JobRecord, Status
+from infinite_scheduler.store.ledger import AuditRecord
+from infinite_scheduler.views.audit_record import AuditRecordView, audit_record_view
+from infinite_scheduler.views.timeline import TimelineEntry, timeline
 from infinite_scheduler.views.times import IsoTime, iso, iso_or_none
 
 
@@ -42,9 +47,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobDetails(JobView, frozen=True, kw_only=True):
-    """A job with what was tried so far."""
+    """A job with what was tried so far, its time line, and what operators did to it (the last 100 records)."""
 
     attempts: tuple[AttemptView, ...]
+    timeline: tuple[TimelineEntry, ...]
+    audit: tuple[AuditRecordView, ...]
 
 
 class AcceptedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +86,14 @@ def job_view(record: JobRecord) -> JobView:
     )
 
 
-def job_details(record: JobRecord) -> JobDetails:
-    """A job with its attempts."""
-    attempts = tuple(_attempt_view(attempt) for attempt in record.attempts)
-    return JobDetails(**msgspec.structs.asdict(job_view(record)), attempts=attempts)
+def job_details(record: JobRecord, audit: Sequence[AuditRecord] = ()) -> JobDetails:
+    """A job with its attempts and the audit of what was done to it, newest first."""
+    return JobDetails(
+        **msgspec.structs.asdict(job_view(record)),
+        attempts=tuple(_attempt_view(attempt) for attempt in record.attempts),
+        timeline=timeline(record, audit),
+        audit=tuple(audit_record_view(one) for one in audit),
+    )
 
 
 def accepted_view(accepted: Accepted) -> AcceptedView:

@@ -3,11 +3,14 @@
 from tests.mutants.mutant import Mutant
 
 ACCESS = ("tests/api/test_access.py",)
+SESSIONS = ("tests/api/test_sessions.py",)
 JOBS = ("tests/api/test_jobs.py",)
 SERVER = ("tests/api/test_server.py",)
 BULK = ("tests/api/test_bulk.py",)
 EVENTS = ("tests/api/test_events.py",)
 CHANGES = ("tests/api/test_changes.py",)
+LEDGER = ("tests/api/test_ledger.py",)
+HEALTH = ("tests/api/test_health.py",)
 
 MUTANTS = (
     Mutant(
@@ -39,12 +42,11 @@ MUTANTS = (
         (*ACCESS, "-k", "stays_closed"),
     ),
     Mutant(
-        "a revoked token is let in",
+        "the cookie of a revoked token is let in",
         "api/access.py",
         "        return [*self._configured, *(token for token in self._stored if token.revoked_ms is None)]\n",
         "        return [*self._configured, *self._stored]\n",
-        survives="the comparison of tokens leaves out revoked ones too",
-        tests=(*ACCESS, "-k", "revoked"),
+        (*SESSIONS, "-k", "revoked"),  # the comparison of tokens in headers leaves out revoked ones too
     ),
     Mutant(
         "the store's tokens are read once for ever",
@@ -59,6 +61,62 @@ MUTANTS = (
         "            self._failures.note(address)\n",
         "",
         (*ACCESS, "-k", "wrong"),
+    ),
+    Mutant(
+        "a session has no end",
+        "api/access.py",
+        "        if self.cookies.has_ended(session):\n",
+        "        if False:\n",
+        (*SESSIONS, "-k", "has_an_end"),
+    ),
+    Mutant(
+        "the signature of a cookie is not looked at",
+        "api/session_cookie.py",
+        " and _is_right(signature, token, int(end))",
+        "",
+        (*SESSIONS, "-k", "not_signed"),
+    ),
+    Mutant(
+        "the end of a session is not signed",
+        "api/session_cookie.py",
+        'f"{ends_ms}.{token.name}".encode()',
+        "token.name.encode()",
+        (*SESSIONS, "-k", "not_signed"),
+    ),
+    Mutant(
+        "a page of another origin may change something by cookie",
+        "api/access.py",
+        "            if changes:\n                _check_origin(request)\n",
+        "",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "a page of another origin may log in",
+        "api/access.py",
+        "        if operation.by_page:\n",
+        "        if False:\n",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "what a browser says of the site is not looked at",
+        "api/access.py",
+        '        is_same = site == "same-origin"\n',
+        "        is_same = True\n",
+        (*SESSIONS, "-k", "same_origin"),
+    ),
+    Mutant(
+        "a cookie goes before a token",
+        "api/access.py",
+        '        if "Authorization" not in request.headers and COOKIE in request.cookies:\n',
+        "        if COOKIE in request.cookies:\n",
+        (*SESSIONS, "-k", "goes_before"),
+    ),
+    Mutant(
+        "scripts can read the cookie",
+        "api/session_cookie.py",
+        "; HttpOnly; SameSite=Strict",
+        "",
+        (*SESSIONS, "-k", "stands_for"),
     ),
     Mutant(
         "a form of another page may change something",
@@ -133,9 +191,72 @@ MUTANTS = (
     Mutant(
         "each who looks reads the store",
         "api/overview.py",
-        "            if self._seen is None or now_ms - self._seen_ms >= EVERY_MS:\n",
+        "            if self._seen is None or now_ms - self._seen.steady_ms >= self.every_ms:\n",
         "            if True:\n",
         (*EVENTS, "-k", "once"),
+    ),
+    Mutant(
+        "each listener looks at the store by itself",
+        "api/event_streams.py",
+        "            if self._looking is None:\n",
+        "            if True:\n",
+        (*EVENTS, "-k", "who_listen or far_behind"),
+    ),
+    Mutant(
+        "a listener that is far behind misses rounds without a word",
+        "api/event_streams.py",
+        "        if missed > 0:\n",
+        "        if False:\n",
+        (*EVENTS, "-k", "far_behind"),
+    ),
+    Mutant(
+        "a listener that does not read is waited for without end",
+        "api/event_writer.py",
+        "    async with asyncio.timeout(SLOW_READER_S):\n",
+        "    async with asyncio.timeout(None):\n",
+        (*EVENTS, "-k", "does_not_read"),
+    ),
+    Mutant(
+        "the store is looked at when no one listens any more",
+        "api/event_streams.py",
+        "            looking.cancel()\n            await asyncio.wait({looking})\n",
+        "            pass\n",
+        (*EVENTS, "-k", "far_behind or once"),
+    ),
+    Mutant(
+        "any number of failures are remembered",
+        "observe/recent_failures.py",
+        "deque(maxlen=MOST)",
+        "deque()",
+        (*EVENTS, "-k", "up_to_a_bound"),
+    ),
+    Mutant(
+        "a forecast is kept for ever",
+        "api/forecast_cache.py",
+        "(kept.asked_ms <= before_ms or ",
+        "(",
+        (*LEDGER, "-k", "forecast"),
+    ),
+    Mutant(
+        "a forecast that failed is kept",
+        "api/forecast_cache.py",
+        " or made.exception() is not None)",
+        ")",
+        (*LEDGER, "-k", "forecast"),
+    ),
+    Mutant(
+        "any number of forecasts is kept",
+        "api/forecast_cache.py",
+        "        if len(self._kept) > MOST:\n",
+        "        if False:\n",
+        (*LEDGER, "-k", "forecast"),
+    ),
+    Mutant(
+        "jobs of a paused app are an alarm",
+        "views/alarm.py",
+        " if name not in paused}",
+        "}",
+        (*HEALTH, "-k", "paused"),
     ),
     Mutant(
         "data is shown to everyone",

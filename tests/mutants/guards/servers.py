@@ -432,4 +432,25 @@ MUTANTS = (
         "                    self._cursor.execute(statement)\n",
         (*USERS, "-k", "missing"),
     ),
+    Mutant(
+        "PostgreSQL: what waits is counted on several snapshots",
+        POSTGRES,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ",
+        "BEGIN READ ONLY; ",
+        ("tests/contract/test_recount.py", "-k", "postgres"),
+    ),
+    Mutant(
+        "MariaDB: what waits is counted on several snapshots",
+        MARIA,
+        '        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")\n',
+        "",
+        ("tests/contract/test_recount.py", "-k", "mariadb"),
+    ),
+    Mutant(
+        "the rest of a table is not counted anew",
+        "store/sql/looks.py",
+        "            start = end\n",
+        "            return\n",
+        ("tests/contract/test_recount.py", "-k", "mariadb or postgres"),
+    ),
 )

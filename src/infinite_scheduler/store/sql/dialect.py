@@ -126,8 +126,8 @@ class Dialect(ABC):
     ranges_at_once: int = 300
     """Ranges of different tables that one statement looks at."""
 
-    most_selects: int = 10_000
-    """SELECTs that one statement can join by UNION ALL."""
+    counted_at_once: int | None = 100_000
+    """Rows that one statement counts, of a table with any number of them; None: all."""
 
     whole: str = "/"
     """Divides whole numbers without a rest."""
@@ -214,6 +214,14 @@ class Dialect(ABC):
 
     def by_index(self, cursor: Cursor) -> AbstractContextManager[object]:
         """Within it, SELECTs with an order read rows by the index, if they are not part of a transaction."""
+        del cursor
+        return nullcontext()
+
+    def snapshot(self, cursor: Cursor) -> AbstractContextManager[object]:
+        """Within it, all SELECTs see the database at one moment, if they are not part of a transaction.
+
+        That is so on SQLite without more, whose transactions that read have one snapshot.
+        """
         del cursor
         return nullcontext()
 

@@ -7,10 +7,11 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from infinite_scheduler.model import Status, position, start_of
+from infinite_scheduler.model import DAY_MS, Status, position, start_of
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.store.sql.dialect import TableSize
 from infinite_scheduler.store.sql.job_rows import PENDING, WORDS, JobRows, after
+from infinite_scheduler.store.sql.rows import where
 from infinite_scheduler.store.sql.schema import ENDED_INDEX
 from infinite_scheduler.store.sql.statements import DueCount, DueCounted, LookAt, Probe, Probed
 from infinite_scheduler.store.sql.tables import later_table, moved_table
@@ -108,6 +109,33 @@ class Looks(JobRows):
             if rows >= wanted.most:
                 return DueCounted(units=units, rows=rows, to_ms=int.from_bytes(at[:6], "big"))
         return DueCounted(units=units, rows=rows, to_ms=wanted.end_ms)
+
+    def count_pending(self, table: str, days: dict[int, int]) -> None:
+        """Add the pending jobs of a table to those of the days on which they are due.
+
+        A range of keys at a time: with millions of rows, one statement would be silent for longer than is waited for.
+        """
+        by_key, at_once = self._dialect.by_key, self._dialect.counted_at_once
+        start: bytes | None = None
+        while True:
+            condition, values = where({"id >= ?": start})
+            ahead: list[Any] = []
+            if at_once is not None:
+                ahead = self._select(
+                    f"SELECT id FROM {table}{by_key}{condition} ORDER BY id LIMIT 1 OFFSET {at_once:d}", values
+                )
+            end = ahead[0][0] if ahead else None
+            condition, values = where({"status = ?": PENDING, "id >= ?": start, "id < ?": end})
+            found = self._select(
+                f"SELECT due_ms {self._dialect.whole} {DAY_MS} AS day, COUNT(*) FROM {table}{by_key}{condition}"
+                " GROUP BY day",
+                values,
+            )
+            for day, jobs in found:
+                days[day] = days.get(day, 0) + int(jobs)
+            if end is None:
+                return
+            start = end
 
     def table_sizes(self) -> Sequence[TableSize]:
         return self._dialect.table_sizes(self._cursor)

@@ -10,7 +10,7 @@ from infinite_scheduler.store.ownership import Request
 from infinite_scheduler.store.sql.cluster_rows import ClusterRows
 from infinite_scheduler.store.sql.dialect import Blob, placeholders
 from infinite_scheduler.store.sql.inbox_rows import InboxRows
-from infinite_scheduler.store.sql.job_rows import PENDING, WORDS
+from infinite_scheduler.store.sql.job_rows import WORDS
 from infinite_scheduler.store.sql.ledger_rows import LedgerRows
 from infinite_scheduler.store.sql.looks import Looks
 from infinite_scheduler.store.sql.rows import in_chunks, padded, where
@@ -148,13 +148,19 @@ class SqlStatements(Scans, Looks, ClusterRows, InboxRows, LedgerRows):
     def delete_unfinished(self, attempts: Iterable[tuple[bytes, int]]) -> None:
         self._delete_many("scheduler_attempts", ("id", "attempt"), attempts)
 
-    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
-        rows = self._select(
-            "SELECT attempt, started_ms, finished_ms, node, error FROM scheduler_attempts WHERE id = ? AND app = ?"
-            " ORDER BY attempt",
-            (key, app),
-        )
-        return [Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e) for a, s, f, n, e in rows]
+    def read_attempts_of(self, app: str, keys: Collection[bytes]) -> Mapping[bytes, Sequence[Attempt]]:
+        found: dict[bytes, list[Attempt]] = {}
+        for chunk in in_chunks(keys):
+            some = padded(chunk)
+            rows = self._select(
+                "SELECT id, attempt, started_ms, finished_ms, node, error FROM scheduler_attempts"
+                f" WHERE id IN ({placeholders(len(some))}) AND app = ? ORDER BY id, attempt",
+                [*some, app],
+            )
+            for key, a, s, f, n, e in rows:
+                attempt = Attempt(attempt=a, started_ms=s, finished_ms=f, node=n, error=e)
+                found.setdefault(bytes(key), []).append(attempt)
+        return found
 
     def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:
         self._run_many(
@@ -213,26 +219,17 @@ class SqlStatements(Scans, Looks, ClusterRows, InboxRows, LedgerRows):
         return found
 
     def count_waiting(self, app: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """One statement, and so one snapshot: no job that is inserted or ends meanwhile is counted on one side only.
-
-        SQLite, which joins fewer tables by a statement, has one snapshot for all that a transaction reads.
-        """
-        span = self._span(app)
-        names = [span.table(app, period) for period in self._periods(app)] + [later_table(app)]
-        selects = [
-            f"SELECT 1, due_ms {self._dialect.whole} {DAY_MS} AS day, COUNT(*) FROM {table}"
-            f" WHERE status = '{PENDING}' GROUP BY day"
-            for table in names
-            if self._has(table)
-        ]
-        counters = (
-            f"SELECT 0, day, SUM(n) FROM scheduler_counters WHERE app = '{app}' AND what = '{WAITING}' GROUP BY day"
-        )
-        sums: tuple[dict[int, int], dict[int, int]] = {}, {}
-        for some in in_chunks([*selects, counters], self._dialect.most_selects):
-            for counted, day, n in self._select(" UNION ALL ".join(some)):
-                sums[counted][day] = sums[counted].get(day, 0) + int(n)
-        return sums[1], sums[0]
+        """All on one snapshot: no job that is inserted or ends meanwhile is counted on one side only."""
+        counted: dict[int, int] = {}
+        with self._dialect.snapshot(self._cursor):
+            span = self._span(app)
+            for table in [*(span.table(app, period) for period in self._periods(app)), later_table(app)]:
+                if self._has(table):
+                    self.count_pending(table, counted)
+            rows = self._select(
+                "SELECT day, SUM(n) FROM scheduler_counters WHERE app = ? AND what = ? GROUP BY day", (app, WAITING)
+            )
+        return counted, {day: int(n) for day, n in rows}
 
     def correct_waiting(self, app: str, deltas: Mapping[int, int]) -> None:
         self._add_to_counters([(FOLDED, app, day, WAITING, n, None) for day, n in sorted(deltas.items()) if n])

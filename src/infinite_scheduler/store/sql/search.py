@@ -192,6 +192,11 @@ class Search:
     def _records(self, page: Sequence[Sighting]) -> Sequence[JobRecord]:
         """The jobs in order, but for those that have changed since they were met."""
         records = {record.job.key: record for app, keys in _by_app(page) for record in self._tx.read_jobs(app, keys)}
+        if self._query.attempts:
+            for app, keys in _by_app(page):
+                for key, attempts in self._tx.read_attempts_of(app, keys).items():
+                    if key in records:
+                        records[key] = msgspec.structs.replace(records[key], attempts=tuple(attempts))
         return [records[one.key] for one in page if one.key in records and _meets(records[one.key], one, self._query)]
 
 

@@ -243,7 +243,12 @@ class Statements(ABC):
         """Delete attempts that were written as running, as far as they were: no handler works on them."""
 
     @abstractmethod
-    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]: ...
+    def read_attempts_of(self, app: str, keys: Collection[bytes]) -> Mapping[bytes, Sequence[Attempt]]:
+        """The attempts of each of these jobs that has any, in order."""
+
+    def read_attempts(self, app: str, key: bytes) -> Sequence[Attempt]:
+        """The attempts of one job, in order."""
+        return self.read_attempts_of(app, [key]).get(key, ())
 
     @abstractmethod
     def write_marks(self, marks: Iterable[tuple[Shard, bytes, int]]) -> None:

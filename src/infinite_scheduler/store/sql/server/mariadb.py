@@ -161,7 +161,7 @@ class MariaDriver(Driver):
 
     def fault(self, error: Exception) -> Fault:
         match error.args[0] if error.args else 0:
-            case ER.LOCK_DEADLOCK:
+            case ER.LOCK_DEADLOCK | ER.TABLE_DEF_CHANGED:  # the latter: a table is newer than the snapshot
                 return Fault.AGAIN
             case ER.NO_SUCH_TABLE | ER.BAD_TABLE_ERROR:
                 return Fault.MISSING_TABLE

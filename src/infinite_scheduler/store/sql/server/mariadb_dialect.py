@@ -4,6 +4,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -177,6 +178,16 @@ class MariaDialect(Dialect):
 
     def contains(self, column: str) -> str:
         return f"LOCATE(?, {column}) > 0"
+
+    @contextmanager
+    def snapshot(self, cursor: Cursor) -> Iterator[None]:
+        """A transaction of its own; a table that was changed since its beginning cannot be read in it."""
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        try:
+            yield
+        finally:
+            cursor.execute("ROLLBACK")
 
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool

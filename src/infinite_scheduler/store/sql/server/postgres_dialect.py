@@ -168,6 +168,15 @@ class PostgresDialect(Dialect):
         finally:
             cursor.execute("ROLLBACK")
 
+    @contextmanager
+    def snapshot(self, cursor: Cursor) -> Iterator[None]:
+        """A transaction of its own, whose first SELECT takes the snapshot."""
+        cursor.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {IN_ORDER}")
+        try:
+            yield
+        finally:
+            cursor.execute("ROLLBACK")
+
     def lock_shards(
         self, cursor: Cursor, shards: Sequence[Shard], columns: str, *, exclusive: bool
     ) -> tuple[Sequence[Row], object]:

@@ -23,7 +23,8 @@ class SqliteDialect(Dialect):
     reserved = "sqlite_"
     table_options = " WITHOUT ROWID"
     job_table_options = ""  # rows in the order of their arrival, found by an index: many more share a written page
-    most_selects = 400
+    most_selects = 400  # that one statement can join by UNION ALL
+    counted_at_once = None  # no one waits for a word of it, and rows are not in the order of their keys
     payload = "CAST(job_data AS BLOB)"
     payload_size = "length(CAST(job_data AS BLOB))"
     ranges_at_once = 1  # there is no round trip to save, and a text for many would be compiled anew for each choice
