@@ -1,6 +1,7 @@
 """Operations on one job, and the list of jobs."""
 
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -32,7 +33,7 @@ from infinite_scheduler.errors import (
     UnknownApp,
     UnknownJob,
 )
-from infinite_scheduler.model import JobRecord, Status
+from infinite_scheduler.model import JobId, JobRecord, Status
 from infinite_scheduler.store.ledger import Role
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import AcceptedView, JobDetails, JobView, accepted_view, job_details, job_view
@@ -171,11 +172,18 @@ async def _changed(api: ApiContext, request: ApiRequest, verb: str, change: Awai
     """The job after the change. What people do with a token for operators is written down; what programs do is not."""
     actor = request.actor
     if actor.role is Role.OPERATE and actor.name != LOCAL:
-        async with audited(api, actor, f"{verb} job", request.path["id"]):
+        async with audited(api, actor, f"{verb} job", _spelled(request.path["id"])):
             record = await change
     else:
         record = await change
     return shown_job(record, shows=shows_data(api, actor))
+
+
+def _spelled(job_id: str) -> str:
+    """An id as it is printed, so that the audit of a job finds it; what is not an id stays as it is."""
+    with suppress(InvalidRequest):
+        return str(JobId.parse(job_id))
+    return job_id
 
 
 def shown_job(record: JobRecord, *, shows: bool) -> JobView:
