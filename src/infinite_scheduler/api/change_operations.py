@@ -15,7 +15,14 @@ from infinite_scheduler.api.job_request import DelayText, Moment
 from infinite_scheduler.api.operation import ApiRequest, Operation, OperationCall, Subject
 from infinite_scheduler.api.problem import Problem, problem_of
 from infinite_scheduler.bulk_change.job_changes import MOST_JOBS, BulkResult, change_each
-from infinite_scheduler.errors import InvalidRequest, NotSupported, SchedulerError, Unavailable, UnknownApp
+from infinite_scheduler.errors import (
+    InvalidRequest,
+    NotSupported,
+    SchedulerError,
+    StoreUnavailable,
+    Unavailable,
+    UnknownApp,
+)
 from infinite_scheduler.ingest.request import due_time
 from infinite_scheduler.model import Change, JobRecord, datetime_of
 from infinite_scheduler.store.ledger import Role
@@ -200,7 +207,7 @@ def _operation(
         body=body,
         answer=ChangedJobs,
         other_answers=(JobPreview,),
-        errors=(UnknownApp, InvalidRequest, NotSupported, Unavailable),
+        errors=(UnknownApp, InvalidRequest, NotSupported, StoreUnavailable, Unavailable),
     )
 
 

@@ -53,6 +53,13 @@ MUTANTS = (
         CHANGES,
     ),
     Mutant(
+        "jobs whose owner does not answer, or whose store is full, count as refused and are skipped",
+        JOBS,
+        "UNDECIDED: Final = (Unavailable, StoreBroken)\n",
+        "UNDECIDED: Final = (StoreUnavailable,)\n",
+        (*CHANGES, "-k", "nothing_was_decided"),
+    ),
+    Mutant(
         "jobs whose change the store did not answer are skipped",
         JOBS,
         "            cursor = place.text(self._described)\n",
