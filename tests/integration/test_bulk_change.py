@@ -161,6 +161,29 @@ async def test_settled_jobs_are_retried_by_their_status(client: Client) -> None:
     assert await ids_of(client, status=Status.PENDING) == set(ids)
 
 
+async def test_a_retried_job_that_ends_again_is_not_retried_twice(
+    client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_changes, "TOGETHER", 1)
+    ids = await add(client, 4)
+    await client.bulk_change("cancel", app="sms").run()
+    real, is_away = client._change, True
+
+    async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
+        if is_away and job_id == ids[2]:
+            raise StoreUnavailable("the store is away")
+        return await real(verb, job_id, **more)
+
+    monkeypatch.setattr(client, "_change", change)
+    first = await client.bulk_change("retry", app="sms", status="cancelled").step()
+    assert (first.changed, first.stopped is None) == (2, False)
+    is_away = False
+    clock.advance(AHEAD_MS + 1)
+    await client.cancel(ids[0])
+    rest = await client.bulk_change("retry", app="sms", status="cancelled").run(first.cursor)
+    assert (rest.changed, await ids_of(client, status="cancelled")) == (2, {ids[0]})
+
+
 @pytest.mark.parametrize(
     ("change", "filters", "words"),
     [

@@ -9,7 +9,7 @@ leave the list move no other. No job is met again by the same change:
 
 A step in which some changes were not decided, as the store or the owner of a shard did not answer or the store is
 broken, gives the cursor with which it was called: its page is looked at again, and what was changed is not on it any
-more.
+more, or has ended again since.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ TOGETHER: Final = 500
 """Changes that wait for their owners at once: as many as the store takes in one transaction."""
 
 AHEAD_MS: Final = 5000
-"""How far the clock of a process that accepts jobs may be ahead: jobs accepted later are not of the chosen ones."""
+"""How far the clock of another process may be ahead: jobs accepted or ended later are not of the chosen ones."""
 
 UNDECIDED: Final = (Unavailable, StoreBroken)
 """Errors after which nothing is decided: the same change may succeed later. All others are refusals."""
@@ -166,7 +166,7 @@ class BulkChange:
                 at_ms = parse_moment(filters[name], now_ms=place.started_ms, zone=self._access.zone)
                 filters[name] = datetime_of(at_ms)  # a small number would be taken for a mistake
         page = await self._access.find(**filters, limit=limit, cursor=place.place)
-        there = [record for record in page.records if record.job.created_ms <= place.started_ms + AHEAD_MS]
+        there = [record for record in page.records if _since_ms(record) <= place.started_ms + AHEAD_MS]
         target_ms = self._target_ms(place.started_ms)
         if target_ms is None:
             return page, there
@@ -208,6 +208,11 @@ async def change_each(
                 return error
 
     return await asyncio.gather(*(one(job) for job in jobs))
+
+
+def _since_ms(record: JobRecord) -> int:
+    """Since when it is as it is chosen: accepted and waiting, or ended; a retried job may have ended again."""
+    return record.job.created_ms if record.finished_ms is None else record.finished_ms
 
 
 def _is_refusal(end: ChangeEnd | None) -> TypeGuard[SchedulerError]:

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "jobs that were accepted later are changed too",
         JOBS,
-        "if record.job.created_ms <= place.started_ms + AHEAD_MS]\n",
+        "if _since_ms(record) <= place.started_ms + AHEAD_MS]\n",
         "]\n",
         CHANGES,
     ),
