@@ -11,6 +11,7 @@ from infinite_scheduler.api.ledger_operations import LEDGER_OPERATIONS
 from infinite_scheduler.api.letter_operations import LETTER_OPERATIONS
 from infinite_scheduler.api.operation import Operation
 from infinite_scheduler.api.status_operations import STATUS_OPERATIONS
+from infinite_scheduler.api.store_operations import STORE_OPERATIONS
 
 _WORKING: Final = (
     *JOB_OPERATIONS,
@@ -18,6 +19,7 @@ _WORKING: Final = (
     *CLUSTER_OPERATIONS,
     *LETTER_OPERATIONS,
     *LEDGER_OPERATIONS,
+    *STORE_OPERATIONS,
     *STATUS_OPERATIONS,
     *HEALTH_OPERATIONS,
 )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _SQLITE: Final = "infinite_scheduler.store.sql.sqlite.scheme"
 _SERVER: Final = "infinite_scheduler.store.sql.server.scheme"
 
+_HTTP: Final = "infinite_scheduler.store.http.scheme"
+
 SCHEMES: Final[dict[str, str]] = {
     "sqlite": _SQLITE,
     "mariadb": _SERVER,
@@ -21,6 +23,8 @@ SCHEMES: Final[dict[str, str]] = {
     "postgresql": _SERVER,
     "postgres": _SERVER,
     "jdbc": _SERVER,
+    "http": _HTTP,
+    "https": _HTTP,
 }
 """How URLs begin, and the module whose `SCHEME` knows what to do with them: it is loaded when it is used."""
 

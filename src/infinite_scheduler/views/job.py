@@ -45,6 +45,7 @@ class JobDetails(JobView, frozen=True, kw_only=True):
     """A job with what was tried so far."""
 
     attempts: tuple[AttemptView, ...]
+    kept_in: str | None  # where it is, in the words of the store: a table
 
 
 class AcceptedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ def job_view(record: JobRecord) -> JobView:
 def job_details(record: JobRecord) -> JobDetails:
     """A job with its attempts."""
     attempts = tuple(_attempt_view(attempt) for attempt in record.attempts)
-    return JobDetails(**msgspec.structs.asdict(job_view(record)), attempts=attempts)
+    return JobDetails(**msgspec.structs.asdict(job_view(record)), attempts=attempts, kept_in=record.kept_in)
 
 
 def accepted_view(accepted: Accepted) -> AcceptedView:
