@@ -10,7 +10,7 @@ from infinite_scheduler.model import DAY_MS
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.store.ledger import AuditQuery, AuditRecord, Ledger, Role, Token
 from infinite_scheduler.store.sortable_id import sortable_id
-from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises, needing, refused
+from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises, refused
 
 
 def done(bench: Bench, **fields: Any) -> AuditRecord:
@@ -86,7 +86,6 @@ class AuditingContract(Promises):
         assert kept.target == "t" * 255
         assert kept.result.startswith("a\\0b\\udcffr")
 
-    @needing(Ability.OWNERSHIP)
     async def test_maintenance_keeps_records_for_the_retention_and_no_longer(self, bench: Bench) -> None:
         keeper = (await bench.node_store()).ledger()
         node = await bench.node()
