@@ -54,6 +54,15 @@ def find_scheme(url: str) -> "Scheme | None":
     return found
 
 
+def check_own_url(url: str, what: str) -> None:
+    """Raise unless this is the URL of a store itself, which `what` needs."""
+    if scheme_of(url).speaks_for_another:
+        raise ConfigError(
+            f"{what} needs the store's own URL, such as postgresql://USER@HOST/DATABASE: {shown_url(url)} speaks for a "
+            "store that nodes work on elsewhere; set store.url, or use --store"
+        )
+
+
 def _word(url: str) -> str:
     """How the URL begins: as far as "://", or ":" where there is none."""
     word, slashes, _ = url.strip().lower().partition("://")

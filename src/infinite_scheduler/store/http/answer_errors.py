@@ -13,7 +13,6 @@ from infinite_scheduler.errors import (
     PayloadTooLarge,
     SchedulerError,
     StoreMismatch,
-    StoreUnavailable,
     Unavailable,
     error_word,
 )
@@ -26,8 +25,11 @@ _CARRIED: Final = ("app", "known", "key", "job_id", "store")
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
 
 
-class NoAnswer(StoreUnavailable):
-    """The server has not answered; if the request was `sent`, it is unknown whether it took effect."""
+class NoAnswer(Exception):
+    """The server has not answered; if the request was `sent`, it is unknown whether it took effect.
+
+    Only the session sees it, and tries again or says so.
+    """
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -69,7 +71,7 @@ _REFUSALS: Final[Mapping[str, type[SchedulerError]]] = {
 _decode: Final = msgspec.json.Decoder(_Problem).decode
 
 
-def error_of(status: int, content: bytes, place: str) -> SchedulerError:
+def error_of(status: int, content: bytes, place: str) -> SchedulerError | NoAnswer:
     """The error that an answer tells; `place` is the server as people see it."""
     try:
         problem = _decode(content)
@@ -106,7 +108,7 @@ def _refusal(word: str, detail: str, place: str) -> SchedulerError:
     return kind(f"{place}: {detail}{hint}" if kind is ConfigError else detail)
 
 
-def _of_status(status: int, place: str) -> SchedulerError:
+def _of_status(status: int, place: str) -> SchedulerError | NoAnswer:
     """What an answer means that no Infinite Scheduler has written: a proxy is in between, or it is another server."""
     if status in {_UNAUTHORIZED, _FORBIDDEN}:
         return ConfigError(f"{place} lets nobody in with this token, and answers {status}: {SETTING_HINT}")

@@ -10,7 +10,7 @@ import msgspec
 from yarl import URL
 
 from infinite_scheduler.clock import Clock, sleep
-from infinite_scheduler.errors import ConfigError, IdRefused, SchedulerError, StoreUnavailable, Unavailable
+from infinite_scheduler.errors import ConfigError, IdRefused, StoreUnavailable, Unavailable
 from infinite_scheduler.store.http.answer_errors import NoAnswer, error_of, not_a_server
 from infinite_scheduler.store.http.http_address import HttpAddress
 
@@ -110,7 +110,7 @@ class HttpSession:
             await sleep(self._clock, 50 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _no_answer(self, request: Request, error: SchedulerError, *, in_doubt: bool) -> StoreUnavailable:
+    def _no_answer(self, request: Request, error: Exception, *, in_doubt: bool) -> StoreUnavailable:
         if request.method == "GET" or not in_doubt:
             return StoreUnavailable(str(error))
         return StoreUnavailable(

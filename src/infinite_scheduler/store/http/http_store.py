@@ -17,6 +17,7 @@ from infinite_scheduler.store.http.http_inbox import HttpInbox
 from infinite_scheduler.store.http.http_ledger import HttpLedger
 from infinite_scheduler.store.http.http_session import HttpSession, Request, path
 from infinite_scheduler.store.http.wire import (
+    AcceptedJob,
     AcceptedJobs,
     Anything,
     ShownDrain,
@@ -79,6 +80,7 @@ _FILTERS: Final = {
 
 _survey = msgspec.json.Decoder(ShownSurvey)
 _app = msgspec.json.Decoder(AppInfo)
+_one = msgspec.json.Decoder(AcceptedJob)
 _jobs = msgspec.json.Decoder(AcceptedJobs)
 _job = msgspec.json.Decoder(ShownJob)
 _page = msgspec.json.Decoder(ShownPage)
@@ -149,6 +151,9 @@ class HttpStore(Store):
         repeatable = all(
             key is not None or spec.idempotency_key is not None for spec, key in zip(specs, keys, strict=True)
         )
+        if len(jobs) == 1:  # one alone is refused for its own reason
+            alone = Request(method="POST", path=path("jobs"), body=msgspec.json.encode(jobs[0]), repeatable=repeatable)
+            return [(await self._session.ask(alone, _one)).accepted()]
         request = Request(
             method="POST",
             path=path("jobs", "bulk"),
