@@ -19,11 +19,10 @@ from infinite_scheduler.testing.store_contract.accepting import (
     DeduplicatingBatchesContract,
     DeduplicatingContract,
 )
-from infinite_scheduler.testing.store_contract.changing import ChangingContract, RetryingContract
+from infinite_scheduler.testing.store_contract.changing import ChangingContract
 from infinite_scheduler.testing.store_contract.contract_bench import refused
 from infinite_scheduler.testing.store_contract.ingesting import DeadLettersContract
 from infinite_scheduler.testing.store_contract.looking import LookingContract
-from infinite_scheduler.testing.store_contract.operating import OperatingContract
 from tests.contract.test_servers import emptied
 from tests.served_store import ServedStore
 from tests.services.databases import fresh_database
@@ -56,11 +55,12 @@ class Served:
 class ServedChanges(ChangingContract):
     """What differs over HTTP."""
 
-    async def test_a_process_that_closes_withdraws_its_requests_and_says_so(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Over HTTP it cannot withdraw them: the server goes on asking, and who waits learns that it is unknown."""
+    @pytest.fixture(autouse=True)
+    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http_session, "CLOSE_S", 0.05)
+
+    async def test_a_process_that_closes_withdraws_its_requests_and_says_so(self, bench: Bench) -> None:
+        """Over HTTP it cannot withdraw them: the server goes on asking, and who waits learns that it is unknown."""
         owner = await bench.owner(line_in_ms=30_000)
         (accepted,) = await bench.add(1000)
         await owner.answer(await owner.requests())
@@ -89,9 +89,7 @@ class ServedServer(
     DeduplicatingContract,
     DeduplicatingBatchesContract,
     ServedChanges,
-    RetryingContract,
     LookingContract,
-    OperatingContract,
     DeadLettersContract,
 ):
     """What a database adds is in the classes about accepting, changing, looking and dead letters."""

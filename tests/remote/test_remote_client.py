@@ -153,11 +153,11 @@ async def test_data_comes_back_byte_for_byte(remote: RemoteRig) -> None:
 @pytest.mark.parametrize("when", [{"at": "2030-01-31T09:00:00Z"}, {"delay": "1h"}], ids=["time", "delay"])
 async def test_a_key_names_one_job_by_whichever_way_it_comes(remote: RemoteRig, when: dict[str, str]) -> None:
     async with Client(remote.url) as client, Client(remote.own) as own:
-        first = await own.schedule(APP, {"a": 1, "b": [2.0]}, idempotency_key="k", **when)  # type: ignore[arg-type]
-        again = await client.schedule(APP, {"b": [2.0], "a": 1}, idempotency_key="k", **when)  # type: ignore[arg-type]
+        first = await own.schedule(APP, {"a": 1, "b": [2.0]}, idempotency_key="k", **when)
+        again = await client.schedule(APP, {"b": [2.0], "a": 1}, idempotency_key="k", **when)
         assert (again.id, again.repeated) == (first.id, True)
-        first = await client.schedule(APP, 1, idempotency_key="l", **when)  # type: ignore[arg-type]
-        again = await own.schedule(APP, 1, idempotency_key="l", **when)  # type: ignore[arg-type]
+        first = await client.schedule(APP, 1, idempotency_key="l", **when)
+        again = await own.schedule(APP, 1, idempotency_key="l", **when)
         assert (again.id, again.repeated) == (first.id, True)
 
 
