@@ -2,7 +2,19 @@
 
 from typing import Final
 
-from tests.mutants.guards import api, cluster, engine, handlers, ingest, kafka, protocol, servers, sqlite, upkeep
+from tests.mutants.guards import (
+    api,
+    cluster,
+    engine,
+    handlers,
+    ingest,
+    kafka,
+    protocol,
+    remote,
+    servers,
+    sqlite,
+    upkeep,
+)
 from tests.mutants.mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -16,4 +28,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *kafka.MUTANTS,
     *handlers.MUTANTS,
     *api.MUTANTS,
+    *remote.MUTANTS,
 )

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from infinite_scheduler import Client
+from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.client import NewJob
-from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.errors import IntakeFull, StoreUnavailable
 from infinite_scheduler.model import Status
 from infinite_scheduler.store.http import drawn_ids, http_session
 from tests.remote.remote_rig import APP, RemoteRig
@@ -64,6 +65,26 @@ async def test_without_ids_that_can_be_sent_again_a_lost_answer_is_unknown(
             with pytest.raises(StoreUnavailable, match="it is unknown whether the request took effect"):
                 await client.schedule(APP, 2, delay="1h")
     assert len(await jobs_in(remote.own)) == 2, "and it was not sent again"
+
+
+async def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
+    remote: RemoteRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def room_for_one(_: ApiContext, jobs: int, size: int) -> None:
+        del size
+        tries.append(jobs)
+        if len(tries) > 1:
+            raise IntakeFull("nothing was accepted")
+
+    with broken(remote.url) as (proxy, url):
+        async with Client(url) as client:
+            monkeypatch.setattr(ApiContext, "check_room", room_for_one)
+            proxy.cut_after(b"POST /v1/jobs ")
+            with pytest.raises(StoreUnavailable, match="it is unknown whether the request took effect"):
+                await client.schedule(APP, 1, delay="1h")
+    assert len(await jobs_in(remote.own)) == 1
 
 
 async def test_a_cancel_whose_answer_was_lost_is_granted(remote: RemoteRig) -> None:

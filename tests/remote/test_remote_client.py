@@ -33,6 +33,7 @@ from infinite_scheduler.status_api import JobStatusApi
 from infinite_scheduler.store.http.answer_errors import error_of
 from infinite_scheduler.testing import ManualClock
 from tests.remote.remote_rig import APP, RemoteRig, remote_rig
+from tests.servers.certificates import make_certificates
 
 ODD = b'{"n":9007199254740993,"t":"\\u0000\\ud83d\\ude00 \xc3\xa5","f":1.10,"a":1,"a":2}'
 
@@ -255,3 +256,14 @@ def test_every_class_of_the_tree_can_be_told_and_read_back() -> None:
         assert type(read) is type(error)
         assert str(read) == str(error)
         assert vars(read) == vars(error)
+
+
+async def test_a_server_with_a_certificate_is_asked_if_its_authority_is_trusted(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    settings = {"http.certificate": str(files.certificate), "http.key": str(files.key)}
+    with remote_rig(tmp_path, settings) as rig:
+        assert rig.url.startswith("https://")
+        async with Client(f"{rig.url}?sslrootcert={files.authority}") as client:
+            assert (await client.get((await client.schedule(APP, 1, delay="1h")).id)).job.data == 1
+        with pytest.raises(ConfigError, match=r"cannot be trusted: .*; correct store.url, or name .* sslrootcert"):
+            await Client(rig.url).open()

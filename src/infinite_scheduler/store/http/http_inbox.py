@@ -5,7 +5,7 @@ import msgspec
 from infinite_scheduler.errors import UnknownLetter
 from infinite_scheduler.model import Accepted, JobSpec
 from infinite_scheduler.store.abilities import Abilities
-from infinite_scheduler.store.http.http_session import HttpSession, Request, path
+from infinite_scheduler.store.http.http_session import HttpRequest, HttpSession, path
 from infinite_scheduler.store.http.wire import AcceptedJob, ShownLetter, ShownLetters, moment_text, sent_job
 from infinite_scheduler.store.inbox import DeadLetter, LetterQuery, Letters
 from infinite_scheduler.store.letters_only import LettersOnly
@@ -38,17 +38,17 @@ class HttpInbox(LettersOnly):
             "cursor": query.cursor,
         }
         asked = {name: value for name, value in said.items() if value is not None}
-        found = await self._session.ask(Request(method="GET", path=path("dlq-messages"), query=asked), _letters)
+        found = await self._session.ask(HttpRequest(method="GET", path=path("dlq-messages"), query=asked), _letters)
         return Letters(letters=[one.letter() for one in found.letters], cursor=found.cursor)
 
     async def letter(self, letter_id: str) -> DeadLetter | None:
         try:
-            found = await self._session.ask(Request(method="GET", path=path("dlq", letter_id)), _letter)
+            found = await self._session.ask(HttpRequest(method="GET", path=path("dlq", letter_id)), _letter)
         except UnknownLetter:
             return None
         return found.letter()
 
     async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
         body = msgspec.json.encode(sent_job(spec))
-        request = Request(method="POST", path=path("dlq", letter_id, "job"), body=body)
+        request = HttpRequest(method="POST", path=path("dlq", letter_id, "job"), body=body)
         return (await self._session.ask(request, _accepted)).accepted()

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from infinite_scheduler.store.abilities import Abilities
-from infinite_scheduler.store.http.http_session import HttpSession, Request, path
+from infinite_scheduler.store.http.http_session import HttpRequest, HttpSession, path
 from infinite_scheduler.store.http.wire import (
     ShownRecords,
     ShownTables,
@@ -53,7 +53,7 @@ class HttpLedger(Ledger):
         }
 
     async def recount(self, app: str) -> Recount:
-        request = Request(method="POST", path=path("apps", app, "recount"), waits_ms=COUNTING_MS)
+        request = HttpRequest(method="POST", path=path("apps", app, "recount"), waits_ms=COUNTING_MS)
         return await self._session.ask(request, _recount)
 
     async def forecast(self, query: ForecastQuery) -> Forecast:
@@ -65,7 +65,7 @@ class HttpLedger(Ledger):
             "rows": str(min(query.most, MOST_ROWS)),
             "herd": None if query.herd is None else str(query.herd),
         }
-        request = Request(method="GET", path="/v1/forecast/range", query=_said(said))
+        request = HttpRequest(method="GET", path="/v1/forecast/range", query=_said(said))
         return await self._session.ask(request, _forecast)
 
     async def tables(self) -> Sequence[TableInfo]:
@@ -85,8 +85,8 @@ class HttpLedger(Ledger):
         return AuditPage(records=[one.record() for one in found.records], cursor=found.cursor)
 
 
-def _get(name: str, said: Mapping[str, str | None] | None = None) -> Request:
-    return Request(method="GET", path=path(name), query=_said(said or {}))
+def _get(name: str, said: Mapping[str, str | None] | None = None) -> HttpRequest:
+    return HttpRequest(method="GET", path=path(name), query=_said(said or {}))
 
 
 def _said(query: Mapping[str, str | None]) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ _OK: Final = 200
 _REDIRECT: Final = 300
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request: its parts are written as they must be on the way."""
 
     method: str
@@ -82,7 +82,7 @@ class HttpSession:
             await asyncio.wait(self._calls, timeout=CLOSE_S)
         await session.close()
 
-    async def ask(self, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    async def ask(self, request: HttpRequest, decoder: msgspec.json.Decoder[T]) -> T:
         """The answer. Raises what the server has raised, or StoreUnavailable if none came."""
         if self._session is None:
             raise Unavailable("the store is not open, so nothing was sent: open it first")
@@ -94,7 +94,7 @@ class HttpSession:
             self._calls.discard(call)
             call.cancel()
 
-    async def _ask(self, session: aiohttp.ClientSession, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    async def _ask(self, session: aiohttp.ClientSession, request: HttpRequest, decoder: msgspec.json.Decoder[T]) -> T:
         in_doubt = False
         for attempt in range(1, TRIES + 1):
             try:
@@ -110,14 +110,14 @@ class HttpSession:
             await sleep(self._clock, 50 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _no_answer(self, request: Request, error: Exception, *, in_doubt: bool) -> StoreUnavailable:
+    def _no_answer(self, request: HttpRequest, error: Exception, *, in_doubt: bool) -> StoreUnavailable:
         if request.method == "GET" or not in_doubt:
             return StoreUnavailable(str(error))
         return StoreUnavailable(
             f"{error}; it is unknown whether the request took effect: look, or send it again if that does no harm"
         )
 
-    async def _send(self, session: aiohttp.ClientSession, request: Request) -> bytes:
+    async def _send(self, session: aiohttp.ClientSession, request: HttpRequest) -> bytes:
         """The body of an answer of 2xx; raises what any other answer tells, and NoAnswer without one."""
         url = URL(self._address.base + request.path, encoded=True).with_query(request.query or None)
         posted: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.http.drawn_ids import DrawnIds
 from infinite_scheduler.store.http.http_inbox import HttpInbox
 from infinite_scheduler.store.http.http_ledger import HttpLedger
-from infinite_scheduler.store.http.http_session import HttpSession, Request, path
+from infinite_scheduler.store.http.http_session import HttpRequest, HttpSession, path
 from infinite_scheduler.store.http.wire import (
     AcceptedJob,
     AcceptedJobs,
@@ -125,7 +125,7 @@ class HttpStore(Store):
             info = known.get(check_app_name(app))
             if info is None or shards not in {None, info.shards}:
                 body = msgspec.json.encode({"app": app, "shards": shards})
-                info = await self._session.ask(Request(method="POST", path=path("apps"), body=body), _app)
+                info = await self._session.ask(HttpRequest(method="POST", path=path("apps"), body=body), _app)
             self._ids.shards[app] = info.shards
             found.append(info)
         return found
@@ -152,9 +152,11 @@ class HttpStore(Store):
             key is not None or spec.idempotency_key is not None for spec, key in zip(specs, keys, strict=True)
         )
         if len(jobs) == 1:  # one alone is refused for its own reason
-            alone = Request(method="POST", path=path("jobs"), body=msgspec.json.encode(jobs[0]), repeatable=repeatable)
+            alone = HttpRequest(
+                method="POST", path=path("jobs"), body=msgspec.json.encode(jobs[0]), repeatable=repeatable
+            )
             return [(await self._session.ask(alone, _one)).accepted()]
-        request = Request(
+        request = HttpRequest(
             method="POST",
             path=path("jobs", "bulk"),
             query={"all_or_none": "true"},
@@ -176,7 +178,7 @@ class HttpStore(Store):
         for start in range(0, len(wanted), KEYS):
             body = msgspec.json.encode({"keys": wanted[start : start + KEYS]})
             answer = await self._session.ask(
-                Request(method="POST", path=path("apps", app, "keys"), body=body), _holders
+                HttpRequest(method="POST", path=path("apps", app, "keys"), body=body), _holders
             )
             for key, one in answer.holders.items():
                 found[key] = Holder(bytes(JobId.parse(one.id)), bytes.fromhex(one.digest))
@@ -189,7 +191,7 @@ class HttpStore(Store):
         body = b""
         if change is Change.RESCHEDULE:
             body = msgspec.json.encode({"at": "now" if due_ms is None else moment_text(due_ms)})
-        request = Request(
+        request = HttpRequest(
             method="POST",
             path=path("jobs", key_text(key), _PATHS[change]),
             query={"timeout_ms": str(timeout_ms), **({} if app is None else {"app": app})},
@@ -210,14 +212,16 @@ class HttpStore(Store):
     async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
         query = {} if app is None else {"app": app}
         try:
-            found = await self._session.ask(Request(method="GET", path=path("jobs", key_text(key)), query=query), _job)
+            found = await self._session.ask(
+                HttpRequest(method="GET", path=path("jobs", key_text(key)), query=query), _job
+            )
         except UnknownJob:
             return None
         return found.record()
 
     async def find(self, query: Query) -> Found:
         check_filters(query)
-        found = await self._session.ask(Request(method="GET", path=path("jobs"), query=_parameters(query)), _page)
+        found = await self._session.ask(HttpRequest(method="GET", path=path("jobs"), query=_parameters(query)), _page)
         return Found(
             records=[job.record() for job in found.jobs],
             cursor=found.cursor,
@@ -226,7 +230,7 @@ class HttpStore(Store):
 
     async def survey(self) -> Survey:
         asked_ms = self._clock.wall_ms()
-        found = await self._session.ask(Request(method="GET", path=path("survey")), _survey)
+        found = await self._session.ask(HttpRequest(method="GET", path=path("survey")), _survey)
         self._ids.set_clock(found.now_ms, asked_ms, self._clock.wall_ms())
         self._ids.shards = {app.name: app.shards for app in found.view.apps}
         return Survey(view=found.view, counts=found.counts)
@@ -235,12 +239,12 @@ class HttpStore(Store):
 
     async def pause(self, app: str, *, paused: bool) -> None:
         word = "pause" if paused else "resume"
-        await self._session.ask(Request(method="POST", path=path("apps", app, word)), _anything)
+        await self._session.ask(HttpRequest(method="POST", path=path("apps", app, word)), _anything)
 
     async def drain(self, node_id: str, *, draining: bool) -> int:
         word = "drain" if draining else "resume"
         try:
-            found = await self._session.ask(Request(method="POST", path=path("nodes", node_id, word)), _drain)
+            found = await self._session.ask(HttpRequest(method="POST", path=path("nodes", node_id, word)), _drain)
         except UnknownNode:
             return 0
         return found.nodes
