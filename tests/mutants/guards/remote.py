@@ -37,11 +37,9 @@ MUTANTS = (
     ),
     Mutant(
         "jobs are sent without ids",
-        "store/http/http_store.py",
-        "        try:\n            return await self._send_jobs(specs, self._ids.draw(specs))\n        except IdRefused:\n"
-        "            await self.survey()\n",
-        "        try:\n            return await self._send_jobs(specs, [None] * len(specs))\n        except IdRefused:\n"
-        "            await self.survey()\n",
+        "store/http/wire.py",
+        "        id=None if key is None else key_text(key),\n",
+        "",
         LOST,
     ),
     Mutant(
