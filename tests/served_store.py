@@ -27,7 +27,7 @@ def server_over(store: Store, clock: Clock, **context: Any) -> tuple[Client, Htt
         streams=EventStreams(1),
         **context,
     )
-    return client, HttpServer(api, ServerSettings(port=0, stop_timeout_s=1), ignore)
+    return client, HttpServer(api, ServerSettings(port=0, stop_timeout_s=0.1), ignore)
 
 
 class ServedStore(HttpStore):

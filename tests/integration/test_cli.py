@@ -199,6 +199,7 @@ def test_a_job_is_scheduled_with_everything_it_may_have(shell: Shell) -> None:
         "finished_at": None,
         "error": None,
         "attempts": [],
+        "kept_in": "reminders_scheduled_jobs_later",
     }
     assert {name: value for name, value in shown.items() if name != "created_at"} == expected
 
