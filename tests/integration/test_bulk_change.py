@@ -199,7 +199,7 @@ async def test_what_was_done_is_said_when_the_store_goes_away(client: Client, mo
     monkeypatch.setattr(job_changes, "MOST_JOBS", 5)
     ids = await add(client, 12)
     asked: list[str] = []
-    real = client._change
+    real = client.change
 
     async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
         asked.append(job_id)
@@ -209,7 +209,7 @@ async def test_what_was_done_is_said_when_the_store_goes_away(client: Client, mo
             raise TooLate("it is handed over")
         return await real(verb, job_id, **more)
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     done = await client.bulk_change("cancel", app="sms").run()
     assert (done.changed, list(done.refused), str(done.stopped)) == (7, [], "the store is away")
     assert (asked, await ids_of(client, status="cancelled")) == (ids[:8], set(ids[:7]))
@@ -224,7 +224,7 @@ async def test_a_store_that_is_away_from_the_start_is_an_error(client: Client, m
     async def change(*_: object, **__: object) -> JobRecord:
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     with pytest.raises(StoreUnavailable):
         await client.bulk_change("cancel", app="sms").run()
 
