@@ -95,7 +95,8 @@ format: setup ## Format the code and fix what can be fixed
 mutants: setup ## Take each guard of a list out of the code, and see that a test misses it (half an hour)
 	$(SERVERS) run -- $(BIN)/python -m tests.mutants
 
-soak: wheel ## Run the endurance tests at full length
+soak: export TMPDIR ?= /tmp
+soak: wheel ## Run the endurance tests at full length, with files on a disk
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 tests/acceptance
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 $(PROTOCOL)
 	INFINITE_SCHEDULER_SOAK=1 $(SERVERS) run -- $(PYTEST) --timeout 0 -n 2 -m endurance tests --ignore=tests/acceptance

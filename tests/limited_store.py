@@ -1,6 +1,6 @@
 """A store that can do less than the one behind it, and declares so; it notes all that was tried."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from infinite_scheduler.clock import Clock
@@ -10,7 +10,7 @@ from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.accepting import Decision, Holder
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo
-from infinite_scheduler.store.inbox import Inbox
+from infinite_scheduler.store.inbox import DeadLetter, Inbox, LetterQuery, Letters, LetterState
 from infinite_scheduler.store.ledger import (
     AuditPage,
     AuditQuery,
@@ -23,6 +23,7 @@ from infinite_scheduler.store.ledger import (
     Token,
     Waiting,
 )
+from infinite_scheduler.store.letters_only import LettersOnly
 from infinite_scheduler.store.looking import Found, Query, Survey
 from infinite_scheduler.store.ownership import Ownership, Poke
 from infinite_scheduler.store.scheme import Options, Preparation, Scheme
@@ -33,6 +34,7 @@ BUCKET: Final = frozenset({Ability(change) for change in Change}) | {
     Ability.WHOLE_BATCHES,
     Ability.OWN_TRANSACTION,
     Ability.INBOX,
+    Ability.DEAD_LETTERS,
     Ability.CLOCK,
     Ability.WAITING,
     Ability.FORECAST,
@@ -41,7 +43,15 @@ BUCKET: Final = frozenset({Ability(change) for change in Change}) | {
 """What a store in a bucket lacks."""
 
 REMOTE: Final = frozenset(
-    {Ability.OWNERSHIP, Ability.OWN_TRANSACTION, Ability.MARKS, Ability.CLOCK, Ability.AUDIT, Ability.TOKENS}
+    {
+        Ability.OWNERSHIP,
+        Ability.OWN_TRANSACTION,
+        Ability.MARKS,
+        Ability.CLOCK,
+        Ability.INBOX,
+        Ability.RECORDS,
+        Ability.TOKENS,
+    }
 )
 """What a store lacks that only speaks for another one."""
 
@@ -103,7 +113,8 @@ class LimitedStore(Store):
         return await self._inner.drain(node_id, draining=draining)
 
     def inbox(self) -> Inbox:
-        return self._try("inbox", Ability.INBOX).inbox()
+        inner = self._try("inbox", Ability.DEAD_LETTERS).inbox()
+        return inner if Ability.INBOX in self.abilities else LimitedInbox(inner, self.abilities)
 
     def ledger(self) -> Ledger:
         return LimitedLedger(self._inner.ledger(), self.abilities)
@@ -113,6 +124,26 @@ class LimitedStore(Store):
         if Ability.MARKS not in self.abilities:
             owner.marks = None
         return owner
+
+
+class LimitedInbox(LettersOnly):
+    """The part of a limited store that keeps dead letters."""
+
+    def __init__(self, inner: Inbox, abilities: Abilities) -> None:
+        super().__init__(abilities)
+        self._inner = inner
+
+    async def letters(self, query: LetterQuery) -> Letters:
+        return await self._inner.letters(query)
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        return await self._inner.letter(letter_id)
+
+    async def replay(self, letter_id: str, spec: JobSpec) -> Accepted:
+        return await self._inner.replay(letter_id, spec)
+
+    async def drop(self, letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+        return await self._inner.drop(letter_ids)
 
 
 class LimitedLedger(Ledger):
@@ -139,7 +170,7 @@ class LimitedLedger(Ledger):
         return await self._try(Ability.TABLES).tables()
 
     async def record(self, records: Sequence[AuditRecord]) -> None:
-        await self._try(Ability.AUDIT).record(records)
+        await self._try(Ability.RECORDS).record(records)
 
     async def records(self, query: AuditQuery) -> AuditPage:
         return await self._try(Ability.AUDIT).records(query)

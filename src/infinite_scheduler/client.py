@@ -1,6 +1,6 @@
 """Schedule, cancel, reschedule and look up jobs."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -36,6 +36,7 @@ from infinite_scheduler.observe.events import JobsCancelled, Observer, ignore
 from infinite_scheduler.policy.calendar import Delay, parse_moment
 from infinite_scheduler.store import open_store
 from infinite_scheduler.store.abilities import Abilities, Ability
+from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo
 from infinite_scheduler.store.inbox import Inbox
@@ -248,30 +249,37 @@ class Client:
 
     async def cancel(self, job_id: str, *, app: str | None = None) -> JobRecord:
         """Cancel a job: it is never handed over after this returns. TooLate: it was handed over or settled before."""
-        return await self._change(Change.CANCEL, job_id, app=app)
+        return await self.change(Change.CANCEL, job_id, app=app)
 
     async def reschedule(
         self, job_id: str, *, at: DueTime | None = None, delay: Delay | None = None, app: str | None = None
     ) -> JobRecord:
         """Move a waiting job to another time."""
         due_ms, _ = self._when(at, delay, self._clock.wall_ms())
-        return await self._change(Change.RESCHEDULE, job_id, due_ms=due_ms, app=app)
+        return await self.change(Change.RESCHEDULE, job_id, due_ms=due_ms, app=app)
 
     async def run_now(self, job_id: str, *, app: str | None = None) -> JobRecord:
         """Hand a waiting job over at once; its scheduled time stays as requested."""
-        return await self._change(Change.RUN_NOW, job_id, app=app)
+        return await self.change(Change.RUN_NOW, job_id, app=app)
 
     async def retry(self, job_id: str, *, app: str | None = None) -> JobRecord:
         """Try a failed, expired or cancelled job again, as its next attempt."""
-        return await self._change(Change.RETRY, job_id, app=app)
+        return await self.change(Change.RETRY, job_id, app=app)
 
-    async def _change(
-        self, change: Change, job_id: str, *, due_ms: int | None = None, app: str | None = None
+    async def change(
+        self,
+        change: Change,
+        job_id: str,
+        *,
+        due_ms: int | None = None,
+        app: str | None = None,
+        timeout_ms: int = CHANGE_TIMEOUT_MS,
     ) -> JobRecord:
+        """Change a job in one of the ways above, within a time for its owner to decide: for doors that are told one."""
         self._opened()
         self.abilities.require(Ability(change))
         decision = await self._store.change(
-            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, timeout_ms=CHANGE_TIMEOUT_MS
+            change, bytes(JobId.parse(job_id)), due_ms=due_ms, app=app, timeout_ms=timeout_ms
         )
         if not decision.granted:
             word = "handed over" if decision.record.status is Status.PENDING else str(decision.record.status)
@@ -291,7 +299,7 @@ class Client:
         """
         access = JobAccess(
             self.find,
-            lambda verb, record, due_ms: self._change(verb, record.id, due_ms=due_ms, app=record.job.app),
+            lambda verb, record, due_ms: self.change(verb, record.id, due_ms=due_ms, app=record.job.app),
             self._clock.wall_ms,
             self._zone,
         )
@@ -365,8 +373,6 @@ class Client:
         has a cursor if there is more to look at, and `searched_to_ms` says how far it came. With `attempts`, each job
         has its attempts, as `get` shows them.
         """
-        self._opened()
-        self.abilities.require(Ability.SEARCH)
         if limit < 1:
             raise InvalidRequest(f"limit is {limit}; expected 1 or more")
         now_ms = self._clock.wall_ms()
@@ -388,7 +394,19 @@ class Client:
             room=PAGE_BYTES,
             cursor=cursor,
         )
+        return await self.search(query)
+
+    async def search(self, query: Query) -> Found:
+        """List jobs by a query that is already made: for doors that have bounds of their own."""
+        self._opened()
+        self.abilities.require(Ability.SEARCH)
         return await self._store.find(query)
+
+    async def holders(self, app: str, keys: Collection[str]) -> Mapping[str, Holder]:
+        """Those of these idempotency keys that already belong to a job, and the digests of their content."""
+        self._opened()
+        self.abilities.require(Ability.IDEMPOTENCY_KEYS)
+        return await self._store.holders(app, keys)
 
     async def find_all(self, app: str | None = None, **filters: Any) -> AsyncIterator[JobRecord]:
         """All jobs that `find` would list, page after page."""
@@ -430,7 +448,7 @@ class Client:
     def inbox(self) -> Inbox:
         """What was read from topics: how far, and the messages that could not become jobs."""
         self._opened()
-        self.abilities.require(Ability.INBOX)
+        self.abilities.require(Ability.DEAD_LETTERS)
         return self._store.inbox()
 
     @property

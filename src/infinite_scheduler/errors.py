@@ -7,6 +7,7 @@ SchedulerError
 │   │   └── PayloadTooLarge       more bytes than are allowed
 │   ├── UnknownApp              the store has no app of this name
 │   ├── KeyConflict             an idempotency key was used before, with other content
+│   ├── IdRefused               the id that was drawn for a job cannot be used
 │   ├── HandlerError            a handler that cannot be found, imported or registered
 │   ├── ConfigError             a setting that is wrong or unknown
 │   ├── NotSupported            this kind of store cannot do it
@@ -30,6 +31,7 @@ SchedulerError
 """
 
 import enum
+import re
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -59,6 +61,15 @@ class SchedulerError(Exception):
 
     kind: ClassVar[ErrorKind] = ErrorKind.FAILED
     retryable = False
+
+
+PROBLEM_PREFIX: Final = "urn:infinite-scheduler:problem:"
+"""How the type of a problem begins that a server answers with; the word of its class follows."""
+
+
+def error_word(error: type[SchedulerError]) -> str:
+    """The stable name of a class of errors where programs of any language read it: unknown-app."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", error.__name__).lower()
 
 
 class InvalidRequest(SchedulerError):
@@ -106,6 +117,10 @@ class KeyConflict(InvalidRequest):
             f"idempotency key {key!r} of app {app!r} already belongs to job {job_id}, which has another time or other "
             "data: use a new key"
         )
+
+
+class IdRefused(InvalidRequest):
+    """The id that was drawn for a job outside of the store cannot be used there; nothing was accepted."""
 
 
 class HandlerError(InvalidRequest):

@@ -20,6 +20,10 @@ MAX_DUE_MS: Final = 253_402_300_799_999
 APP_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 DAY_MS: Final = 86_400_000
+
+LATER_MS: Final = 35 * DAY_MS
+"""The id of a job further ahead says so: a store may keep such jobs apart, so that few tables are open at a time."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -243,6 +247,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job_name: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
+    key: bytes | None = None  # its id, drawn by who sends it, so that sending it again makes no second job
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from infinite_scheduler.multi_app import MultiAppScheduler
 from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.logs import LogWriter
 from infinite_scheduler.scheduler import Scheduler
+from infinite_scheduler.store import check_own_url
 
 DEFAULT_PORT: Final = 7070
 
@@ -29,6 +30,7 @@ class JobStatusApi:
         node = source.scheduler if isinstance(source, MultiAppScheduler) else source
         self._node = node if isinstance(node, Scheduler) else None
         self._settings = _settings(node)
+        check_own_url(self._settings.store.address_url, "JobStatusApi")
         self._thread = LoopThread(
             "infinite-scheduler-http",
             idle="the server does not run: call start() first",

@@ -133,7 +133,7 @@ async def test_the_answer_says_what_was_changed_when_the_store_goes_away(
 ) -> None:
     monkeypatch.setattr(job_changes, "TOGETHER", 1)
     await add(api, 4, tags=["trial"])
-    real, asked = api.client._change, list[str]()
+    real, asked = api.client.change, list[str]()
 
     async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
         asked.append(job_id)
@@ -141,7 +141,7 @@ async def test_the_answer_says_what_was_changed_when_the_store_goes_away(
             raise StoreUnavailable("the store is away")
         return await real(verb, job_id, **more)
 
-    monkeypatch.setattr(api.client, "_change", change)
+    monkeypatch.setattr(api.client, "change", change)
     first = (await api.post("/v1/jobs/cancel", {"filter": TRIAL})).value
     assert (first["changed"], first["refused"], first["stopped"]["detail"]) == (2, 0, "the store is away")
     again = await api.post("/v1/jobs/cancel", {"filter": TRIAL, "cursor": first["cursor"]})

@@ -167,14 +167,14 @@ async def test_a_retried_job_that_ends_again_is_not_retried_twice(
     monkeypatch.setattr(job_changes, "TOGETHER", 1)
     ids = await add(client, 4)
     await client.bulk_change("cancel", app="sms").run()
-    real, is_away = client._change, True
+    real, is_away = client.change, True
 
     async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
         if is_away and job_id == ids[2]:
             raise StoreUnavailable("the store is away")
         return await real(verb, job_id, **more)
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     first = await client.bulk_change("retry", app="sms", status="cancelled").step()
     assert (first.changed, first.stopped is None) == (2, False)
     is_away = False
@@ -230,7 +230,7 @@ async def test_what_was_done_is_said_when_the_store_goes_away(client: Client, mo
     monkeypatch.setattr(job_changes, "MOST_JOBS", 5)
     ids = await add(client, 12)
     asked: list[str] = []
-    real = client._change
+    real = client.change
 
     async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
         asked.append(job_id)
@@ -240,7 +240,7 @@ async def test_what_was_done_is_said_when_the_store_goes_away(client: Client, mo
             raise TooLate("it is handed over")
         return await real(verb, job_id, **more)
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     done = await client.bulk_change("cancel", app="sms").run()
     assert (done.changed, list(done.refused), str(done.stopped)) == (7, [], "the store is away")
     assert (asked, await ids_of(client, status="cancelled")) == (ids[:8], set(ids[:7]))
@@ -255,7 +255,7 @@ async def test_a_store_that_is_away_from_the_start_is_an_error(client: Client, m
     async def change(*_: object, **__: object) -> JobRecord:
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     with pytest.raises(StoreUnavailable):
         await client.bulk_change("cancel", app="sms").run()
 
@@ -266,14 +266,14 @@ async def test_jobs_about_which_nothing_was_decided_are_met_again(
 ) -> None:
     monkeypatch.setattr(job_changes, "TOGETHER", 1)
     ids = await add(client, 6)
-    real, full = client._change, True
+    real, full = client.change, True
 
     async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
         if full and job_id == ids[4]:
             raise error
         return await real(verb, job_id, **more)
 
-    monkeypatch.setattr(client, "_change", change)
+    monkeypatch.setattr(client, "change", change)
     done = await client.bulk_change("cancel", app="sms").run()
     assert (list(done.refused), done.stopped, done.cursor is None) == ([], error, False)
     assert done.changed == len(await ids_of(client, status="cancelled")) >= 4

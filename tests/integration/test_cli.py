@@ -199,7 +199,10 @@ def test_a_job_is_scheduled_with_everything_it_may_have(shell: Shell) -> None:
         "finished_at": None,
         "error": None,
         "attempts": [],
+        "audit": [],
+        "kept_in": "reminders_scheduled_jobs_later",
     }
+    assert [entry["step"] for entry in shown.pop("timeline")] == ["accepted", "due"]
     assert {name: value for name, value in shown.items() if name != "created_at"} == expected
 
 

@@ -11,6 +11,7 @@ from tests.mutants.guards import (
     ingest,
     kafka,
     protocol,
+    remote,
     servers,
     sqlite,
     upkeep,
@@ -29,4 +30,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *handlers.MUTANTS,
     *api.MUTANTS,
     *bulk_change.MUTANTS,
+    *remote.MUTANTS,
 )

@@ -5,7 +5,7 @@ import shutil
 import sys
 
 from tests.services.catalogue import each, shared_servers
-from tests.services.folder import home
+from tests.services.folder import home, passing_home
 from tests.services.jars import NotFetched
 from tests.services.kafka import archive_classes
 from tests.services.packages import MissingPackages, install
@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
             stop()
         case "remove":
             stop()
-            shutil.rmtree(home())
+            shutil.rmtree(passing_home())
+            shutil.rmtree(home(), ignore_errors=True)  # it may be the same one
         case "run":
             install()
             archive_classes()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.services.folder import home
+from tests.services.folder import home, passing_home
 from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDB
 from tests.services.postgres import Postgres
@@ -31,7 +31,7 @@ class NoServer(RuntimeError):
 
 def shared_server(kind: Kind, *, durable: bool = False) -> Server:
     """The server that all tests use, or the one that keeps commits through a loss of power."""
-    return KINDS[kind](home() / (f"{kind}-durable" if durable else kind), durable=durable)
+    return KINDS[kind](home() / f"{kind}-durable" if durable else passing_home() / kind, durable=durable)
 
 
 def shared_servers(*, durable: bool = False) -> Sequence[Server]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.services import jars
-from tests.services.folder import give, home
+from tests.services.folder import give, passing_home
 from tests.services.server import ADMIN, Server, free_port, is_free
 
 # Acknowledged means: written to the file by the one replica. The kernel keeps that when the broker is killed.
@@ -130,7 +130,7 @@ def archive_classes() -> None:
     with jars.archive().with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.archive().exists():
-            first = FirstKafka(home() / "first-kafka")
+            first = FirstKafka(passing_home() / "first-kafka")
             try:
                 first.start()
                 first.stop()

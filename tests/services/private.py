@@ -15,7 +15,7 @@ from typing import IO, TypeVar
 
 from tests.services import clock
 from tests.services.catalogue import KINDS
-from tests.services.folder import home
+from tests.services.folder import passing_home
 from tests.services.kafka import GuardedKafka, Kafka, SafeKafka
 from tests.services.server import Kind, Server
 
@@ -35,9 +35,9 @@ class Clock:
 
 
 @contextmanager
-def private_server(kind: Kind, *, durable: bool = False) -> Iterator[Server]:
+def private_server(kind: Kind) -> Iterator[Server]:
     """A server of this test's own, gone at the end: tests that run beside this one do not notice what is done to it."""
-    with _folder(kind) as folder, _running(KINDS[kind](folder, durable=durable)) as server:
+    with _folder(kind) as folder, _running(KINDS[kind](folder)) as server:
         yield server
 
 
@@ -101,7 +101,7 @@ def remove_left_over() -> None:
 
 
 def _all() -> Path:
-    return home() / "private"
+    return passing_home() / "private"
 
 
 @contextmanager

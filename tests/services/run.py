@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tests.services.catalogue import VARIABLES, each, shared_servers
-from tests.services.folder import home
+from tests.services.folder import MEMORY, home, in_memory
 from tests.services.private import remove_left_over
 from tests.services.server import Server
 
@@ -22,7 +22,12 @@ def run(command: Sequence[str], *, durable: bool = False) -> int:
     child = Child()
     with child.signals_passed_on(), _in_use(durable=durable):
         addresses = {VARIABLES[server.kind]: server.url for server in shared_servers(durable=durable)}
-        return child.run(command, os.environ | addresses)
+        return child.run(command, _place_for_files(durable=durable) | os.environ | addresses)
+
+
+def _place_for_files(*, durable: bool) -> dict[str, str]:
+    """Where tests make their files, unless TMPDIR says it: not on a disk, for which most would wait."""
+    return {"TMPDIR": str(MEMORY)} if in_memory() and not durable else {}
 
 
 class Child:

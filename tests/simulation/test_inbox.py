@@ -15,7 +15,7 @@ from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.sql import inbox
 from infinite_scheduler.store.sql.sqlite.database import SqliteDatabase
 from infinite_scheduler.store.sql.store import SqlStore
-from infinite_scheduler.testing.store_contract.ingesting import IngestingContract
+from infinite_scheduler.testing.store_contract.ingesting import DeadLettersContract, IngestingContract
 from tests.simulation.inbox_scenes import DROPPED, GUARDED, REPLAYED, SCENES, Scene, move_blindly, name_of
 from tests.simulation.interleave import SimStage, Stage, ThreadStage
 from tests.simulation.scene import Broken, prepare
@@ -28,7 +28,7 @@ class Visitor(Bridge):
     async def close(self) -> None: ...
 
 
-class TestSimulatedInbox(IngestingContract):
+class TestSimulatedInbox(IngestingContract, DeadLettersContract):
     @pytest_asyncio.fixture(autouse=True)
     async def database(self) -> AsyncIterator[None]:
         self.bridge = Visitor()

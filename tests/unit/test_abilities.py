@@ -45,7 +45,7 @@ CALLS: dict[Ability, Call] = {
     Ability.IDEMPOTENCY_KEYS: lambda client: client.schedule("mail", delay=1, idempotency_key="k"),
     Ability.OWN_TRANSACTION: of_enqueue,
     Ability.SEARCH: lambda client: client.find("mail"),
-    Ability.INBOX: of_inbox,
+    Ability.DEAD_LETTERS: of_inbox,
 }
 
 WORDS = {
@@ -57,7 +57,8 @@ WORDS = {
     Ability.IDEMPOTENCY_KEYS: "a store in Paper cannot remember idempotency keys: leave the key out",
     Ability.OWN_TRANSACTION: "a store in Paper cannot accept jobs in a transaction of yours: commit it, then",
     Ability.SEARCH: "a store in Paper cannot list jobs: look one up by its id",
-    Ability.INBOX: "a store in Paper cannot take in messages of topics or keep dead letters: set store.url to",
+    Ability.INBOX: "a store in Paper cannot take in messages of topics: set store.url to",
+    Ability.DEAD_LETTERS: "a store in Paper cannot keep dead letters: set store.url to",
 }
 
 
@@ -163,7 +164,7 @@ class TestCommands:
             (Ability.RETRY, ["jobs", "retry", JOB]),
             (Ability.SEARCH, ["jobs", "list"]),
             (Ability.IDEMPOTENCY_KEYS, ["schedule", "mail", "--in", "5m", "--key", "k"]),
-            (Ability.INBOX, ["dlq", "list"]),
+            (Ability.DEAD_LETTERS, ["dlq", "list"]),
             (Ability.INBOX, ["ingest", "offsets"]),
         ],
         ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else value,

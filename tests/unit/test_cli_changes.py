@@ -110,7 +110,7 @@ def test_several_ids_are_changed_and_the_first_refusal_decides_how_it_ends(comma
 def test_what_was_done_is_said_when_the_store_goes_away(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_changes, "TOGETHER", 1)
     add(command, 4)
-    real, asked = Client._change, list[str]()
+    real, asked = Client.change, list[str]()
 
     async def change(self: Client, verb: Change, job_id: str, **more: Any) -> JobRecord:
         asked.append(job_id)
@@ -118,7 +118,7 @@ def test_what_was_done_is_said_when_the_store_goes_away(command: Command, monkey
             raise StoreUnavailable("the store is away")
         return await real(self, verb, job_id, **more)
 
-    monkeypatch.setattr(Client, "_change", change)
+    monkeypatch.setattr(Client, "change", change)
     ended = command("jobs", "cancel", "--app", "sms", "--yes")
     assert (ended.code, "stopped: cancelled 2 jobs; run the command again to go on" in ended.err) == (5, True)
     ended = command("jobs", "cancel", "--app", "sms", "--yes", "--json")

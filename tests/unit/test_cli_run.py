@@ -16,6 +16,7 @@ KINDS = [
     (errors.InvalidPayload, "invalid", 2),
     (errors.UnknownApp, "unknown_app", 2),
     (errors.KeyConflict, "key_conflict", 2),
+    (errors.IdRefused, "invalid", 2),
     (errors.HandlerError, "misconfigured", 2),
     (errors.ConfigError, "misconfigured", 2),
     (errors.StoreMismatch, "misconfigured", 2),

@@ -307,7 +307,7 @@ def test_jobs_in_a_transaction_of_ones_own(client: SyncClient, url: str) -> None
 def test_every_call_of_the_client_is_there() -> None:
     from infinite_scheduler.client import Client
 
-    doors = {"submit", "conflicts", "backlog", "inbox", "ledger"}
+    doors = {"submit", "conflicts", "holders", "change", "search", "backlog", "inbox", "ledger"}
     instead = {"bulk_change"}  # `preview_change` and `change_jobs`, as what it returns is used with `await`
     apart = {"open", "close", "find_all", *doors, *instead}  # `with`, and an async iterator
     calls = {name for name in vars(Client) if not name.startswith("_")} - apart

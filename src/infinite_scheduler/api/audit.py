@@ -34,7 +34,7 @@ async def records_of(api: ApiContext, target: str) -> Sequence[AuditRecord]:
 
 async def record(api: ApiContext, actor: Actor, verb: str, target: str, *, count: int = 1, result: str = DONE) -> None:
     """Write one record, if this kind of store keeps an audit."""
-    if Ability.AUDIT not in api.client.abilities:
+    if Ability.RECORDS not in api.client.abilities:
         return
     now_ms = api.now_ms
     row = AuditRecord(

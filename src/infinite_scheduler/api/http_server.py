@@ -153,6 +153,7 @@ class HttpServer:
             return True
         before, runner, self._runner = self.traffic.abandoned, self._runner, None
         await runner.cleanup()
+        await asyncio.sleep(0)  # connections that were closed let go of their sockets, also if the loop ends now
         return self.traffic.abandoned == before and not self.traffic.in_progress
 
 

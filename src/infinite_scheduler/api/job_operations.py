@@ -1,6 +1,6 @@
 """Operations on one job, and the list of jobs."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -21,7 +21,9 @@ from infinite_scheduler.api.operation import (
     Subject,
 )
 from infinite_scheduler.api.refusal import HIDDEN_DATA, Refusal
+from infinite_scheduler.client import CHANGE_TIMEOUT_MS, LOOK_ROWS, PAGE_BYTES
 from infinite_scheduler.errors import (
+    IdRefused,
     IntakeFull,
     InvalidRequest,
     KeyConflict,
@@ -33,8 +35,11 @@ from infinite_scheduler.errors import (
     UnknownApp,
     UnknownJob,
 )
-from infinite_scheduler.model import JobId, JobRecord, Status
-from infinite_scheduler.store.ledger import Role
+from infinite_scheduler.ingest.request import due_time
+from infinite_scheduler.model import Change, JobId, JobRecord, Status
+from infinite_scheduler.policy.calendar import parse_moment
+from infinite_scheduler.store.ledger import AuditRecord, Role
+from infinite_scheduler.store.looking import Query
 from infinite_scheduler.views.explain import Explanation, explain
 from infinite_scheduler.views.job import AcceptedView, JobDetails, JobView, accepted_view, job_details, job_view
 from infinite_scheduler.views.times import IsoTime, iso_or_none
@@ -42,7 +47,16 @@ from infinite_scheduler.views.times import IsoTime, iso_or_none
 _NOTHING = msgspec.Raw(b"null")
 
 CHANGE_ERRORS = (InvalidRequest, UnknownJob, TooLate, NotSupported, Unavailable)
-ACCEPT_ERRORS = (UnknownApp, KeyConflict, PayloadTooLarge, InvalidRequest, NotSupported, IntakeFull, StoreUnavailable)
+ACCEPT_ERRORS = (
+    UnknownApp,
+    KeyConflict,
+    PayloadTooLarge,
+    InvalidRequest,
+    IdRefused,
+    NotSupported,
+    IntakeFull,
+    StoreUnavailable,
+)
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,12 +88,37 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class JobFilters(JobFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs to list, and how."""
+class JobListing(JobFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs to list, how, and how much may be looked at for it."""
 
     newest: Annotated[bool, Meta(description="The latest times first.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="How many jobs a page has at most.")] = 100
     cursor: Annotated[str | None, Meta(description="Continue where the page that had this cursor ended.")] = None
+
+    attempts: Annotated[bool, Meta(description="Show the attempts of each job, as its details do.")] = False
+    rows: Annotated[
+        int, Meta(ge=1, le=LOOK_ROWS, description="How many rows of the store this request may look at.")
+    ] = LOOK_ROWS
+    room: Annotated[
+        int,
+        Meta(ge=1, le=PAGE_BYTES, description="Bytes of data after which a page ends, but not before its first job."),
+    ] = PAGE_BYTES
+
+
+class JobChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which job is meant."""
+
+    app: Annotated[str | None, Meta(description="The app of the job, if it is known: then no other is looked at.")] = (
+        None
+    )
+
+
+class ChangeOptions(JobChoice, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which job to change, and how long that may take."""
+
+    timeout_ms: Annotated[
+        int, Meta(ge=1, le=60_000, description="How long the owner of the job may take to decide.")
+    ] = CHANGE_TIMEOUT_MS
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,21 +154,46 @@ async def schedule_job(api: ApiContext, request: ApiRequest) -> Reply:
 
 async def list_jobs(api: ApiContext, request: ApiRequest) -> JobPage:
     """One page of jobs."""
-    asked: JobFilters = request.query
-    found = await api.client.find(**asked.criteria, newest_first=asked.newest, limit=asked.limit, cursor=asked.cursor)
+    asked: JobListing = request.query
+    found = await api.client.search(_query(api, asked))
     shows = shows_data(api, request.actor)
     return JobPage(
-        jobs=[shown_job(record, shows=shows) for record in found.records],
+        jobs=[
+            _shown_details(record, (), shows=shows) if asked.attempts else shown_job(record, shows=shows)
+            for record in found.records
+        ],
         cursor=found.cursor,
         searched_to=iso_or_none(found.searched_to_ms),
     )
 
 
+def _query(api: ApiContext, asked: JobListing) -> Query:
+    """What is asked for, as a store takes it."""
+    return Query(
+        app=asked.app,
+        status=asked.status,
+        from_ms=None if asked.start is None else parse_moment(asked.start, now_ms=api.now_ms, zone=api.zone),
+        to_ms=None if asked.end is None else parse_moment(asked.end, now_ms=api.now_ms, zone=api.zone),
+        tag=asked.tag,
+        job_name=asked.job_name,
+        group=asked.group,
+        request_id=asked.request_id,
+        idempotency_key=asked.idempotency_key,
+        error=asked.error,
+        newest_first=asked.newest,
+        limit=asked.limit,
+        attempts=asked.attempts,
+        most=asked.rows,
+        room=asked.room,
+        cursor=asked.cursor,
+    )
+
+
 async def show_job(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Everything about one job."""
-    record = await api.client.get(request.path["id"])
-    details = job_details(record, await records_of(api, record.id))
-    return details if shows_data(api, request.actor) else msgspec.structs.replace(details, data=_NOTHING)
+    asked: JobChoice = request.query
+    record = await api.client.get(request.path["id"], app=asked.app)
+    return _shown_details(record, await records_of(api, record.id), shows=shows_data(api, request.actor))
 
 
 async def show_payload(api: ApiContext, request: ApiRequest) -> RawAnswer:
@@ -146,37 +210,43 @@ async def explain_job(api: ApiContext, request: ApiRequest) -> Explanation:
     return explain(record, await api.client.survey(), now_ms=api.now_ms, lease_ms=api.lease_ms)
 
 
-async def cancel_job(api: ApiContext, request: ApiRequest) -> JobView:
+async def cancel_job(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Cancel a job."""
-    return await _changed(api, request, "cancel", api.client.cancel(request.path["id"]))
+    return await _changed(api, request, Change.CANCEL)
 
 
-async def reschedule_job(api: ApiContext, request: ApiRequest) -> JobView:
+async def reschedule_job(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Move a job to another time."""
     to: Reschedule = request.body
-    moving = api.client.reschedule(request.path["id"], at=to.at, delay=to.delay)
-    return await _changed(api, request, "reschedule", moving)
+    due_ms, _ = due_time(to.at, to.delay, now_ms=api.now_ms, zone=api.zone)
+    return await _changed(api, request, Change.RESCHEDULE, due_ms)
 
 
-async def run_job_now(api: ApiContext, request: ApiRequest) -> JobView:
+async def run_job_now(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Hand a job over at once."""
-    return await _changed(api, request, "run now", api.client.run_now(request.path["id"]))
+    return await _changed(api, request, Change.RUN_NOW)
 
 
-async def retry_job(api: ApiContext, request: ApiRequest) -> JobView:
+async def retry_job(api: ApiContext, request: ApiRequest) -> JobDetails:
     """Try a settled job again."""
-    return await _changed(api, request, "retry", api.client.retry(request.path["id"]))
+    return await _changed(api, request, Change.RETRY)
 
 
-async def _changed(api: ApiContext, request: ApiRequest, verb: str, change: Awaitable[JobRecord]) -> JobView:
+async def _changed(api: ApiContext, request: ApiRequest, change: Change, due_ms: int | None = None) -> JobDetails:
     """The job after the change. What people do with a token for operators is written down; what programs do is not."""
-    actor = request.actor
+    actor, asked, job_id = request.actor, request.query, request.path["id"]
+    changing = api.client.change(change, job_id, due_ms=due_ms, app=asked.app, timeout_ms=asked.timeout_ms)
     if actor.role is Role.OPERATE and actor.name != LOCAL:
-        async with audited(api, actor, f"{verb} job", _spelled(request.path["id"])):
-            record = await change
+        async with audited(api, actor, f"{change.replace('_', ' ')} job", _spelled(job_id)):
+            record = await changing
     else:
-        record = await change
-    return shown_job(record, shows=shows_data(api, actor))
+        record = await changing
+    return _shown_details(record, (), shows=shows_data(api, actor))
+
+
+def _shown_details(record: JobRecord, audit: Sequence[AuditRecord], *, shows: bool) -> JobDetails:
+    details = job_details(record, audit)
+    return details if shows else msgspec.structs.replace(details, data=_NOTHING)
 
 
 def _spelled(job_id: str) -> str:
@@ -206,9 +276,10 @@ def _change(name: str, path: str, summary: str, call: OperationCall, body: objec
         summary=summary,
         role=Role.SUBMIT,
         call=call,
+        query=ChangeOptions,
         body=body,
         optional_body=body is None,
-        answer=JobView,
+        answer=JobDetails,
         errors=CHANGE_ERRORS,
     )
 
@@ -240,7 +311,7 @@ JOB_OPERATIONS = (
         ),
         role=Role.READ,
         call=list_jobs,
-        query=JobFilters,
+        query=JobListing,
         answer=JobPage,
         errors=(UnknownApp, InvalidRequest, NotSupported, StoreUnavailable),
     ),
@@ -252,6 +323,7 @@ JOB_OPERATIONS = (
         summary="Show everything about one job: its failed attempts, its time line, and what operators did to it.",
         role=Role.READ,
         call=show_job,
+        query=JobChoice,
         answer=JobDetails,
         errors=(InvalidRequest, UnknownJob, StoreUnavailable),
     ),

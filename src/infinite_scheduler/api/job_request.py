@@ -9,7 +9,7 @@ from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.ingest.request import due_time, make_spec
 from infinite_scheduler.kafka.trace import trace_id
-from infinite_scheduler.model import JobSpec
+from infinite_scheduler.model import JobId, JobSpec
 
 AppText = Annotated[str, Meta(description="The name of an app.")]
 Moment = Annotated[
@@ -51,6 +51,19 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     job_name: JobText | None = None
     group: JobText | None = None
     tags: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=16)] = ()
+    id: Annotated[
+        str | None,
+        Meta(description="Its id, drawn by a client that sends the same again until it has an answer. Leave it out."),
+    ] = None
+    digest: Annotated[
+        Annotated[str, Meta(pattern="^([0-9a-f]{2}){0,32}$")] | None,
+        Meta(
+            description=(
+                "What must be equal when the idempotency key is used again, in hexadecimal digits; by default made "
+                "from the data, and from the time if `at` is given."
+            ),
+        ),
+    ] = None
 
 
 class JobHeaders(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +90,7 @@ def job_spec(api: ApiContext, job: JobRequest, now_ms: int, headers: JobHeaders 
         request_id = _one("request_id", request_id, "X-Request-ID", headers.request_id)
         if request_id is None and headers.traceparent is not None:
             request_id = trace_id([("traceparent", headers.traceparent.encode(errors="surrogateescape"))])
-    return make_spec(
+    spec = make_spec(
         job.app,
         scheduled_ms=scheduled_ms,
         absolute=absolute,
@@ -90,6 +103,13 @@ def job_spec(api: ApiContext, job: JobRequest, now_ms: int, headers: JobHeaders 
         tags=job.tags,
         max_payload=api.limits.payload,
         check=handler.check if handler is not None and handler.checks else None,
+    )
+    if job.id is None and job.digest is None:
+        return spec
+    return msgspec.structs.replace(
+        spec,
+        key=None if job.id is None else bytes(JobId.parse(job.id)),
+        digest=spec.digest if job.digest is None or key is None else bytes.fromhex(job.digest),
     )
 
 

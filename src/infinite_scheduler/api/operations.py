@@ -14,6 +14,7 @@ from infinite_scheduler.api.letter_change_operations import LETTER_CHANGE_OPERAT
 from infinite_scheduler.api.letter_operations import LETTER_OPERATIONS
 from infinite_scheduler.api.operation import Operation
 from infinite_scheduler.api.status_operations import STATUS_OPERATIONS
+from infinite_scheduler.api.store_operations import STORE_OPERATIONS
 
 _WORKING: Final = (
     *JOB_OPERATIONS,
@@ -23,6 +24,7 @@ _WORKING: Final = (
     *LETTER_OPERATIONS,
     *LETTER_CHANGE_OPERATIONS,
     *LEDGER_OPERATIONS,
+    *STORE_OPERATIONS,
     *STATUS_OPERATIONS,
     *ACCESS_OPERATIONS,
     *HEALTH_OPERATIONS,

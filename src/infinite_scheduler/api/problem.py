@@ -1,17 +1,16 @@
 """Errors as RFC 9457 describes them: each class of the error tree has a stable type, each kind a status."""
 
-import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from infinite_scheduler.api.refusal import BUSY, NOT_READY, TOO_MANY_FAILURES, UNEXPECTED, Refusal, RefusalKind
-from infinite_scheduler.errors import ErrorKind, SchedulerError
+from infinite_scheduler.errors import PROBLEM_PREFIX, ErrorKind, SchedulerError, error_word
 from infinite_scheduler.secrets import without_secrets
 
 CONTENT_TYPE: Final = "application/problem+json"
-PREFIX: Final = "urn:infinite-scheduler:problem:"
+PREFIX: Final = PROBLEM_PREFIX
 
 STATUSES: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.INVALID: 422,
@@ -43,6 +42,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str
     retryable: bool = False
     """The same request may succeed later."""
+    about: Mapping[str, Any] = {}
+    """What the error is about, by name: the app, the idempotency key, the job that has it."""
     incident: str | None = None
     """The word to look for in the log of the process, if the error is unexpected."""
 
@@ -55,7 +56,12 @@ def problem_of(error: SchedulerError) -> Problem:
         status=STATUSES[error.kind],
         detail=without_secrets(str(error)),
         retryable=error.retryable,
+        about={name: _shown(value) for name, value in vars(error).items() if name != "retryable"},
     )
+
+
+def _shown(value: Any) -> Any:
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def problem_of_refusal(refusal: Refusal) -> Problem:
@@ -81,7 +87,7 @@ def _problem(kind: RefusalKind, detail: str) -> Problem:
 
 def problem_type(error: type[SchedulerError]) -> str:
     """The stable type of an error: `urn:infinite-scheduler:problem:unknown-app`."""
-    return PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", error.__name__).lower()
+    return PREFIX + error_word(error)
 
 
 def title_of(error: type[SchedulerError]) -> str:

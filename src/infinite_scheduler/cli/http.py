@@ -24,12 +24,13 @@ from infinite_scheduler.observe.counters import Counters
 from infinite_scheduler.observe.events import HandlerMissing, Observer
 from infinite_scheduler.observe.logs import LogWriter, configure_logging
 from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
-from infinite_scheduler.store import shown_url
+from infinite_scheduler.store import check_own_url, shown_url
 
 
 def run_server(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
     """Answer until SIGTERM or SIGINT. Returns 1 if requests had to be abandoned, 0 otherwise."""
     settings = options.settings(overrides)
+    check_own_url(settings.store.address_url, "http")
     if not settings.apps:
         check_there(settings)
     configure_logging(settings.log.level, settings.log.format, settings.log.modules)

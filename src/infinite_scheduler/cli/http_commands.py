@@ -47,7 +47,7 @@ def tokens_create(
     from infinite_scheduler.cli.store_session import Intent, ask
     from infinite_scheduler.cli.tokens import create_token
 
-    return ask(options, lambda session: create_token(session, name, role), Intent.CHANGE)
+    return ask(options, lambda session: create_token(session, name, role), Intent.CHANGE, own_url="tokens create")
 
 
 @tokens.command("list")
@@ -57,7 +57,7 @@ def tokens_list(options: SharedOptions) -> int:
     from infinite_scheduler.cli.store_session import ask
     from infinite_scheduler.cli.tokens import list_tokens
 
-    return ask(options, list_tokens)
+    return ask(options, list_tokens, own_url="tokens list")
 
 
 @tokens.command("revoke")
@@ -67,4 +67,4 @@ def tokens_revoke(options: SharedOptions, name: TokenNameArgument) -> int:
     from infinite_scheduler.cli.store_session import Intent, ask
     from infinite_scheduler.cli.tokens import revoke_token
 
-    return ask(options, lambda session: revoke_token(session, name), Intent.CHANGE)
+    return ask(options, lambda session: revoke_token(session, name), Intent.CHANGE, own_url="tokens revoke")

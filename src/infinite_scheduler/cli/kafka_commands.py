@@ -110,8 +110,9 @@ def ingest_status(options: SharedOptions, topic: TopicName = None, group: GroupN
     """
     from infinite_scheduler.cli.ingest import show_status
     from infinite_scheduler.cli.store_session import ask
+    from infinite_scheduler.store.abilities import Ability
 
-    return ask(options, lambda session: show_status(session, topic, group), kafka=kafka)
+    return ask(options, lambda session: show_status(session, topic, group), kafka=kafka, needs=Ability.INBOX)
 
 
 @ingest.command("offsets")
@@ -134,12 +135,18 @@ def ingest_offsets(
     """List how far topics are read, by the store and by Kafka, or set it."""
     from infinite_scheduler.cli.ingest import list_offsets, reset_offsets
     from infinite_scheduler.cli.store_session import Intent, ask
+    from infinite_scheduler.store.abilities import Ability
 
     if reset:
         return ask(
-            options, lambda session: reset_offsets(session, reset, topic, group, yes=yes), Intent.CHANGE, kafka=kafka
+            options,
+            lambda session: reset_offsets(session, reset, topic, group, yes=yes),
+            Intent.CHANGE,
+            kafka=kafka,
+            needs=Ability.INBOX,
+            own_url="ingest offsets --reset",
         )
-    return ask(options, lambda session: list_offsets(session, topic, group), kafka=kafka)
+    return ask(options, lambda session: list_offsets(session, topic, group), kafka=kafka, needs=Ability.INBOX)
 
 
 @dlq.command("list")

@@ -12,6 +12,7 @@ from infinite_scheduler.kafka.admin import Admin
 from infinite_scheduler.kafka.options import KafkaOptions
 from infinite_scheduler.kafka.topics import PRESETS, Made, WantedTopic, make_topics, preset
 from infinite_scheduler.policy.calendar import parse_duration
+from infinite_scheduler.store import check_own_url
 from infinite_scheduler.views.times import span
 
 
@@ -26,8 +27,9 @@ def create_topics(
 ) -> int:
     """Create the missing topics."""
     wanted = _wanted(preset, names, {**shape, "retention_ms": None if retention is None else _retention(retention)})
-    kafka_options = options.settings({"kafka.bootstrap_servers": kafka}).kafka.options()
-    _show(asyncio.run(_made(kafka_options, wanted)), Output(as_json=options.as_json))
+    settings = options.settings({"kafka.bootstrap_servers": kafka})
+    check_own_url(settings.store.address_url, "topics create")
+    _show(asyncio.run(_made(settings.kafka.options(), wanted)), Output(as_json=options.as_json))
     return 0
 
 

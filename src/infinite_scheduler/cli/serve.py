@@ -17,7 +17,7 @@ from infinite_scheduler.errors import ConfigError
 from infinite_scheduler.observe.logs import LogWriter, configure_logging
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.stop_signals import StopSignals, setting, uncancelled
-from infinite_scheduler.store import shown_url
+from infinite_scheduler.store import check_own_url, shown_url
 
 if TYPE_CHECKING:
     from infinite_scheduler.api.http_server import HttpServer
@@ -31,6 +31,7 @@ LAST_S = 1.0
 def run_node(options: SharedOptions, overrides: Mapping[str, Any]) -> int:
     """Run until SIGTERM or SIGINT. Returns 1 if handlers had to be abandoned, 0 otherwise."""
     settings = options.settings(overrides)
+    check_own_url(settings.store.address_url, "serve")
     if not settings.apps:
         where = f"the configuration {settings.source}" if settings.source else "without --config FILE the configuration"
         raise ConfigError(

@@ -11,6 +11,8 @@ from infinite_scheduler.cli.store_exists import check_there
 from infinite_scheduler.client import Client
 from infinite_scheduler.clock import SystemClock
 from infinite_scheduler.config import Settings
+from infinite_scheduler.store import check_own_url
+from infinite_scheduler.store.abilities import Ability
 
 
 class Intent(enum.Enum):
@@ -48,16 +50,34 @@ def ask(
     *,
     app: str | None = None,
     kafka: str | None = None,
+    needs: Ability | None = None,
+    own_url: str | None = None,
 ) -> int:
-    """Open the store, run the question, and close the store again."""
+    """Open the store, run the question, and close the store again.
+
+    A store that does not have the ability it `needs` is not opened; `own_url` is the name of a command that needs the
+    URL of the store itself.
+    """
     settings = options.settings({"kafka.bootstrap_servers": kafka})
-    return asyncio.run(_ask(options, settings, question, intent, app))
+    if own_url is not None:
+        check_own_url(settings.store.address_url, own_url)
+    return asyncio.run(_ask(options, settings, question, intent, app, needs))
 
 
-async def _ask(options: SharedOptions, settings: Settings, question: Question, intent: Intent, app: str | None) -> int:
+async def _ask(
+    options: SharedOptions,
+    settings: Settings,
+    question: Question,
+    intent: Intent,
+    app: str | None,
+    needs: Ability | None,
+) -> int:
     if not (intent is Intent.ADD and app in settings.apps):
         check_there(settings)
-    async with Client(settings=settings) as client:
+    client = Client(settings=settings)
+    if needs is not None:
+        client.abilities.require(needs)
+    async with client:
         await _register(client, settings, intent)
         return await question(StoreSession(client, Output(as_json=options.as_json), settings)) or 0
 

@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from infinite_scheduler.config.database_settings import DatabaseSettings
 from infinite_scheduler.config.store_url import DEFAULT_URL, PARTS, effective_url
-from infinite_scheduler.config.values import PositiveDuration, StoreUrl, does_not_fit, whole
+from infinite_scheduler.config.values import PositiveDuration, StoreUrl, TokenText, does_not_fit, whole
+from infinite_scheduler.store import scheme_of
 from infinite_scheduler.store.scheme import BadPart
 
 _ADDRESS: Final = frozenset({"url", "connect_timeout", *PARTS})
@@ -18,6 +19,8 @@ class StoreSettings(DatabaseSettings):
 
     url: StoreUrl = Field(default=DEFAULT_URL, repr=False)  # may contain a password
     """Where jobs are stored; a relative SQLite path is relative to the working directory."""
+    token: TokenText | None = Field(default=None, repr=False)
+    """The token for the server, if `url` begins with http:// or https://."""
     shards: Annotated[int, whole(1, 256)] = 16
     """How many shards a new app gets; fixed when the app is created."""
     retention: PositiveDuration = timedelta(days=7)
@@ -37,7 +40,8 @@ class StoreSettings(DatabaseSettings):
     def options(self) -> dict[str, Any]:
         """What a store is told beside its address: plain values that somebody has set; lengths of time as NAME_ms."""
         options: dict[str, Any] = {}
-        for name in self.model_fields_set - _ADDRESS:
+        beside = frozenset() if scheme_of(self.address_url).speaks_for_another else {"token"}
+        for name in self.model_fields_set - _ADDRESS - beside:
             value = getattr(self, name)
             if isinstance(value, timedelta):
                 options[f"{name}_ms"] = value // timedelta(milliseconds=1)

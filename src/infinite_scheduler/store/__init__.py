@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _SQLITE: Final = "infinite_scheduler.store.sql.sqlite.scheme"
 _SERVER: Final = "infinite_scheduler.store.sql.server.scheme"
 
+_HTTP: Final = "infinite_scheduler.store.http.scheme"
+
 SCHEMES: Final[dict[str, str]] = {
     "sqlite": _SQLITE,
     "mariadb": _SERVER,
@@ -21,6 +23,8 @@ SCHEMES: Final[dict[str, str]] = {
     "postgresql": _SERVER,
     "postgres": _SERVER,
     "jdbc": _SERVER,
+    "http": _HTTP,
+    "https": _HTTP,
 }
 """How URLs begin, and the module whose `SCHEME` knows what to do with them: it is loaded when it is used."""
 
@@ -48,6 +52,15 @@ def find_scheme(url: str) -> "Scheme | None":
         return None
     found: Scheme = import_module(module).SCHEME
     return found
+
+
+def check_own_url(url: str, what: str) -> None:
+    """Raise unless this is the URL of a store itself, which `what` needs."""
+    if scheme_of(url).speaks_for_another:
+        raise ConfigError(
+            f"{what} needs the store's own URL, such as postgresql://USER@HOST/DATABASE: {shown_url(url)} speaks for a "
+            "store that nodes work on elsewhere; set store.url, or use --store"
+        )
 
 
 def _word(url: str) -> str:

@@ -20,11 +20,13 @@ class Ability(enum.StrEnum):
     IDEMPOTENCY_KEYS = "idempotency_keys"
     OWN_TRANSACTION = "own_transaction"  # jobs in a transaction of the user's own
     SEARCH = "search"  # listing jobs; without it, they are looked up by id
-    INBOX = "inbox"  # exactly once from topics, and dead letters
+    INBOX = "inbox"  # exactly once from topics
+    DEAD_LETTERS = "dead_letters"  # messages of topics that could not become jobs are listed and replayed
     WAITING = "waiting"  # how many jobs wait, without counting them
     FORECAST = "forecast"  # how many jobs are due when
     TABLES = "tables"  # what it is made of, with sizes
-    AUDIT = "audit"  # who did what
+    AUDIT = "audit"  # who did what is listed
+    RECORDS = "records"  # and written down; without it, the process behind it does that by itself
     TOKENS = "tokens"  # who may come in by HTTP
     OWNERSHIP = "ownership"  # nodes work on it; without it, it only speaks for a store that they work on elsewhere
     MARKS = "marks"  # the job that ends its process is found; without it, such a job is handed over again and again
@@ -50,11 +52,13 @@ _WORDS: Final[Mapping[Ability, tuple[str, str]]] = {
     ),
     Ability.OWN_TRANSACTION: ("accept jobs in a transaction of yours", "commit it, then call schedule"),
     Ability.SEARCH: ("list jobs", "look one up by its id: get(ID), or infinite-scheduler jobs show ID"),
-    Ability.INBOX: ("take in messages of topics or keep dead letters", f"set store.url to {_SQL}"),
+    Ability.INBOX: ("take in messages of topics", f"set store.url to {_SQL}"),
+    Ability.DEAD_LETTERS: ("keep dead letters", f"set store.url to {_SQL}"),
     Ability.WAITING: ("say how many jobs wait", f"count those that you list, or keep the jobs in {_SQL}"),
     Ability.FORECAST: ("say how many jobs are due when", f"keep the jobs in {_SQL}"),
     Ability.TABLES: ("list its tables", "look at it with the tools that come with it"),
-    Ability.AUDIT: ("keep records of who did what", f"read the log lines of the nodes, or keep the jobs in {_SQL}"),
+    Ability.AUDIT: ("list who did what", f"read the log lines of the nodes, or keep the jobs in {_SQL}"),
+    Ability.RECORDS: ("write down who did what", f"read the log lines of the nodes, or keep the jobs in {_SQL}"),
     Ability.TOKENS: ("keep tokens", "give the tokens by configuration"),
     Ability.OWNERSHIP: ("be worked on by a node", "start the node with the URL of the store behind it"),
     Ability.MARKS: ("mark the jobs that may have ended a process", f"set store.url to {_SQL}"),
@@ -69,6 +73,8 @@ class Abilities(msgspec.Struct, frozen=True):
     store: str
     """What people call this kind of store: SQLite, S3."""
     can: frozenset[Ability] = EVERYTHING
+    instead: str | None = None
+    """What to do instead of anything that it cannot; None: what is best for each."""
 
     def __contains__(self, ability: Ability) -> bool:
         return ability in self.can
@@ -81,7 +87,7 @@ class Abilities(msgspec.Struct, frozen=True):
     def refusal(self, ability: Ability) -> NotSupported:
         """The error for a call that needs what this store cannot do."""
         deed, instead = _WORDS[ability]
-        return NotSupported(self.store, deed, instead)
+        return NotSupported(self.store, deed, self.instead or instead)
 
     def without(self, *abilities: Ability) -> Self:
         """These abilities without the given ones."""

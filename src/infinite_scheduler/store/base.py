@@ -62,8 +62,11 @@ class Store(Accepting, Looking, Operating):
         raise self.abilities.refusal(Ability.SEARCH)
 
     def inbox(self) -> Inbox:
-        """The part of this store that takes messages read from topics; the store must be open."""
-        raise self.abilities.refusal(Ability.INBOX)
+        """The part of this store that takes messages read from topics; the store must be open.
+
+        One that only keeps dead letters refuses the rest (`LettersOnly`).
+        """
+        raise self.abilities.refusal(Ability.DEAD_LETTERS)
 
     def ledger(self) -> Ledger:
         """The part of this store that keeps the books; the store must be open. What it cannot do, it refuses."""

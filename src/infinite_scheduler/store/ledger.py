@@ -161,7 +161,7 @@ class Ledger:
     async def record(self, records: Sequence[AuditRecord]) -> None:
         """Keep records for as long as settled jobs are kept; one that is there already is left alone."""
         del records
-        raise self._abilities.refusal(Ability.AUDIT)
+        raise self._abilities.refusal(Ability.RECORDS)
 
     async def records(self, query: AuditQuery) -> AuditPage:
         """List records, a page at a time."""

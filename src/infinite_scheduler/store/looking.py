@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.model import JobRecord, Status
+from infinite_scheduler.errors import InvalidRequest
+from infinite_scheduler.model import MAX_DUE_MS, JobRecord, Status
 from infinite_scheduler.store.cluster_state import View
 
 
@@ -32,6 +33,18 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     attempts: bool = False  # read the attempts of the jobs that are found, too
     room: int | None = None  # bytes of payload after which no more jobs are read, but at least one; None: any number
     cursor: str | None = None  # of the page before, in the same list
+
+
+def check_filters(query: Query) -> None:
+    """Refuse texts and moments that no job can have: not every database, and no request, would take them."""
+    for name in ("from_ms", "to_ms"):
+        moment = getattr(query, name)
+        if moment is not None and not 0 <= moment <= MAX_DUE_MS + 1:
+            raise InvalidRequest(f"{name} {moment} is out of range: use a moment in the years 1970 to 9999")
+    for name in ("tag", "job_name", "group", "request_id", "idempotency_key", "error"):
+        text = getattr(query, name)
+        if text is not None and ("\0" in text or text.encode("utf-8", "replace").decode() != text):
+            raise InvalidRequest(f"{name} {text!r} has characters that no job can have: leave them out")
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

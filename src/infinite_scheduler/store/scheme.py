@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -37,6 +37,9 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Scheme(ABC):
     """One kind of store; `SCHEMES` says which URLs name it."""
+
+    speaks_for_another: ClassVar[bool] = False
+    """Is it only a way to a store that nodes work on elsewhere? Then it takes a token, and no node starts on it."""
 
     @abstractmethod
     def open(self, url: str, clock: Clock, options: Options) -> Store:

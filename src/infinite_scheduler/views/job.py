@@ -52,6 +52,7 @@ class JobDetails(JobView, frozen=True, kw_only=True):
     attempts: tuple[AttemptView, ...]
     timeline: tuple[TimelineEntry, ...]
     audit: tuple[AuditRecordView, ...]
+    kept_in: str | None  # where it is, in the words of the store: a table
 
 
 class AcceptedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,7 @@ def job_details(record: JobRecord, audit: Sequence[AuditRecord] = ()) -> JobDeta
         attempts=tuple(_attempt_view(attempt) for attempt in record.attempts),
         timeline=timeline(record, audit),
         audit=tuple(audit_record_view(one) for one in audit),
+        kept_in=record.kept_in,
     )
 
 

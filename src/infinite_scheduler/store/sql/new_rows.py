@@ -7,16 +7,16 @@ from typing import Protocol, Self
 
 import msgspec
 
-from infinite_scheduler.errors import KeyConflict
-from infinite_scheduler.model import DAY_MS, VARIANT, Accepted, JobId, JobSpec, Shard, flags_of
+from infinite_scheduler.errors import IdRefused, KeyConflict
+from infinite_scheduler.model import LATER_MS, VARIANT, Accepted, JobId, JobSpec, Shard, flags_of
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
-LATER_MS = 35 * DAY_MS
-"""Jobs further ahead wait in the table for later jobs, so that few other tables are open at a time."""
-
 CHUNK = 1000
 """How many jobs of one transaction share a shard: one lock, and at most one wake."""
+
+AHEAD_MS, BEHIND_MS = 1000, 300_000
+"""How far from now the moment in a drawn id may be, if the job is for a past time: clocks differ, tries take time."""
 
 URGENT_MS = 1000
 """Jobs due this soon should be noticed without waiting for a poll."""
@@ -132,6 +132,7 @@ class _IdMaker:
         self._next_shard = next_shard
         self._has_table = has_table
         self._open: dict[tuple[str, bool], Chunk] = {}  # by app, and whether its jobs are urgent
+        self._drawn: dict[bytes, NewRow] = {}  # jobs that came with their ids
         self.chunks: dict[Shard, list[NewRow]] = {}
 
     def rows(self, specs: Sequence[JobSpec]) -> list[NewRow]:
@@ -139,6 +140,9 @@ class _IdMaker:
         urgent_ms, later_ms = now_ms + URGENT_MS, now_ms + LATER_MS
         rows = []
         for spec, entropy in zip(specs, _entropy(len(specs)), strict=True):
+            if spec.key is not None:
+                rows.append(self._drawn_row(spec, spec.key))
+                continue
             due_ms = max(now_ms, spec.scheduled_ms)
             chunk = self._open.get((spec.app, due_ms < urgent_ms))
             if chunk is None or not chunk.left:
@@ -150,6 +154,28 @@ class _IdMaker:
             chunk.rows.append(row)
             rows.append(row)
         return rows
+
+    def _drawn_row(self, spec: JobSpec, key: bytes) -> NewRow:
+        """The row of a job that came with its id; if two tries of one call are in here, both have the same."""
+        row = self._drawn.get(key)
+        if row is None:
+            drawn = JobId(key)
+            self._check(spec, drawn)
+            row = self._drawn[key] = NewRow(key, spec, self._now_ms)
+            self.chunks.setdefault(Shard(spec.app, drawn.shard), []).append(row)
+        return row
+
+    def _check(self, spec: JobSpec, drawn: JobId) -> None:
+        """Would the store have drawn such an id? A job that is due must be so by the clock of the store's process."""
+        now_ms, due_ms = self._now_ms, drawn.due_ms
+        on_time = due_ms == spec.scheduled_ms or (
+            due_ms > spec.scheduled_ms and now_ms - BEHIND_MS <= due_ms <= now_ms + AHEAD_MS
+        )
+        kept = drawn.later or (due_ms <= now_ms + LATER_MS and self._has_table(spec.app, due_ms))
+        if not on_time or not kept or drawn.priority is not spec.priority:
+            raise IdRefused(
+                f"the id {drawn} does not fit its job, so nothing was accepted: draw another, or leave it out"
+            )
 
     def _next_chunk(self, app: str, *, urgent: bool) -> Chunk:
         shard = self._next_shard(app, urgent=urgent)

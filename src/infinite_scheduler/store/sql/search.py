@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from infinite_scheduler.errors import InvalidRequest
-from infinite_scheduler.model import MAX_DUE_MS, JobRecord, Shard, Status, position, start_of
+from infinite_scheduler.model import JobRecord, Shard, Status, position, start_of
 from infinite_scheduler.store.looking import Found, Query
 from infinite_scheduler.store.ownership import Scan, named
 from infinite_scheduler.store.sql.bookmark import Bookmark
@@ -198,18 +197,6 @@ class Search:
                     if key in records:
                         records[key] = msgspec.structs.replace(records[key], attempts=tuple(attempts))
         return [records[one.key] for one in page if one.key in records and _meets(records[one.key], one, self._query)]
-
-
-def check_filters(query: Query) -> None:
-    """Refuse texts and moments that no job can have: not every database would take them."""
-    for name in ("from_ms", "to_ms"):
-        moment = getattr(query, name)
-        if moment is not None and not 0 <= moment <= MAX_DUE_MS + 1:
-            raise InvalidRequest(f"{name} {moment} is out of range: use a moment in the years 1970 to 9999")
-    for name in ("tag", "job_name", "group", "request_id", "idempotency_key", "error"):
-        text = getattr(query, name)
-        if text is not None and ("\0" in text or text.encode("utf-8", "replace").decode() != text):
-            raise InvalidRequest(f"{name} {text!r} has characters that no job can have: leave them out")
 
 
 def search(tx: Statements, query: Query, now_ms: int) -> Found:

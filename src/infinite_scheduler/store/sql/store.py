@@ -13,6 +13,7 @@ import msgspec
 
 from infinite_scheduler.clock import Clock, sleep
 from infinite_scheduler.errors import (
+    IdRefused,
     InvalidRequest,
     StoreBusy,
     StoreMismatch,
@@ -28,12 +29,13 @@ from infinite_scheduler.model import (
     Shard,
     check_app_name,
     key_text,
+    shard_of,
 )
 from infinite_scheduler.store.abilities import Abilities, Ability
 from infinite_scheduler.store.accepting import Decision, Holder
 from infinite_scheduler.store.base import Store
 from infinite_scheduler.store.cluster_state import AppInfo, NodeInfo, View
-from infinite_scheduler.store.looking import Found, Query, Survey
+from infinite_scheduler.store.looking import Found, Query, Survey, check_filters
 from infinite_scheduler.store.ownership import Poke
 from infinite_scheduler.store.sql.change_requests import CLOSE_S, ChangeRequests, not_asked
 from infinite_scheduler.store.sql.existing_tables import ExistingTables
@@ -45,7 +47,7 @@ from infinite_scheduler.store.sql.ownership import SqlOwnership, sample, with_de
 from infinite_scheduler.store.sql.protocol import anybody
 from infinite_scheduler.store.sql.protocol.anybody import ChangeRequest, RequestState
 from infinite_scheduler.store.sql.rows import MAX_SHARDS, in_chunks
-from infinite_scheduler.store.sql.search import check_filters, search
+from infinite_scheduler.store.sql.search import search
 from infinite_scheduler.store.sql.statements import Database, NewRow, Statements
 from infinite_scheduler.store.sql.tables import DAILY, SqlApp, span_of
 from infinite_scheduler.store.sql.upkeep import TOGETHER, make_tables_ahead
@@ -173,6 +175,11 @@ class SqlStore(Store):
         """Give jobs their ids, shards and tables."""
         for app in {spec.app for spec in specs}:
             await self._app(app)
+        for spec in specs:
+            if spec.key is not None and shard_of(spec.key) >= self._apps[spec.app].shards:
+                raise IdRefused(
+                    f"the id {key_text(spec.key)} names a shard that app {spec.app!r} has not: draw another"
+                )
         has_table = can_be_made if self._limits.ddl else await self._prepared.tables(self._apps, specs, now_ms)
         return NewRows.of(specs, now_ms, self._next_shard, has_table, strict=strict)
 

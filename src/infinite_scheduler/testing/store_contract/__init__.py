@@ -11,7 +11,11 @@ from infinite_scheduler.testing.store_contract.changing import ChangingContract,
 from infinite_scheduler.testing.store_contract.contract_bench import Bench, Promises
 from infinite_scheduler.testing.store_contract.counting import CountingContract
 from infinite_scheduler.testing.store_contract.foreseeing import DescribingContract, ForeseeingContract
-from infinite_scheduler.testing.store_contract.ingesting import ForgettingContract, IngestingContract
+from infinite_scheduler.testing.store_contract.ingesting import (
+    DeadLettersContract,
+    ForgettingContract,
+    IngestingContract,
+)
 from infinite_scheduler.testing.store_contract.looking import LookingContract
 from infinite_scheduler.testing.store_contract.marking import MarkingContract
 from infinite_scheduler.testing.store_contract.operating import OperatingContract
@@ -42,6 +46,7 @@ class StoreContract(
     SearchingContract,
     OperatingContract,
     IngestingContract,
+    DeadLettersContract,
     ForgettingContract,
     CountingContract,
     ForeseeingContract,

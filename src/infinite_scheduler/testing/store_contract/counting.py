@@ -33,7 +33,6 @@ class CountingContract(Promises):
             await bench.add(0, idempotency_key="k")
         assert await waiting(bench) == {0: 1}
 
-    @needing(Ability.OWNERSHIP)
     async def test_a_job_that_ended_does_not_wait(self, bench: Bench) -> None:
         accepted = await bench.add(0, 0, 0, 0, DAY_MS)
         owner = await bench.owner()
@@ -44,7 +43,6 @@ class CountingContract(Promises):
         await owner.settle(owner.ended(jobs[0]))
         assert await waiting(bench) == {0: 1, 1: 1}, "what ended before does not end again"
 
-    @needing(Ability.OWNERSHIP)
     async def test_a_job_that_is_tried_again_waits_for_its_new_day(self, bench: Bench) -> None:
         (accepted, _) = await bench.add(0, 0)
         owner = await bench.owner()
@@ -61,7 +59,7 @@ class CountingContract(Promises):
             await bench.changed(Change.CANCEL, gone.key)
         assert await waiting(bench) == {0: 1, 1: 1, 5: 1}
 
-    @needing(Ability.OWNERSHIP, Ability.RESCHEDULE, Ability.CANCEL)
+    @needing(Ability.RESCHEDULE, Ability.CANCEL)
     async def test_a_change_that_the_owner_decides_counts_too(self, bench: Bench) -> None:
         moved, gone = await bench.add(1000, 2000)
         owner = await bench.owner(line_in_ms=30_000)
@@ -73,7 +71,7 @@ class CountingContract(Promises):
         await bench.decided(going)
         assert await waiting(bench) == {4: 1}
 
-    @needing(Ability.OWNERSHIP, Ability.RETRY)
+    @needing(Ability.RETRY)
     async def test_a_job_that_is_revived_waits_again(self, bench: Bench) -> None:
         (accepted,) = await bench.add(0)
         owner = await bench.owner()
@@ -83,7 +81,6 @@ class CountingContract(Promises):
         await bench.changed(Change.RETRY, accepted.key)
         assert await waiting(bench) == {0: 1}
 
-    @needing(Ability.OWNERSHIP)
     async def test_maintenance_changes_nothing_however_old_the_jobs_are(self, bench: Bench) -> None:
         accepted = await bench.add(0, 0, DAY_MS, 60 * DAY_MS)
         node = await bench.owner()

@@ -100,7 +100,6 @@ class ForeseeingContract(Promises):
         assert start < found.counted_to_ms < start + HOUR_MS
         assert [bucket.jobs for bucket in found.buckets[2:]] == [5, 5]
 
-    @needing(Ability.OWNERSHIP)
     async def test_today_is_foreseen_however_many_of_its_jobs_are_settled(self, bench: Bench) -> None:
         owner = await bench.owner()
         settled = [await bench.job(accepted) for accepted in await bench.add(*range(1000, 1300))]

@@ -62,6 +62,11 @@ def keyed(bench: Bench, key: str = "k", digest: bytes = b"same", **fields: Any) 
     return bench.spec(60_000, idempotency_key=key, digest=digest, **fields)
 
 
+async def door_of(bench: Bench) -> Inbox:
+    """The inbox of the store that nodes work on: the same, unless the store only speaks for it."""
+    return (await bench.node_store()).inbox()
+
+
 async def jobs_in(store: Store) -> int:
     """How many jobs the store has."""
     return len((await store.find(Query(limit=10_000))).records)
@@ -258,9 +263,14 @@ class IngestingContract(Promises):
         assert await jobs_in(bench.store) == 20
         assert sum(not a.repeated for answer in answers for a in answer) == 20
 
-    # Dead letters
+
+class DeadLettersContract(Promises):
+    """What a store promises of messages that could not become jobs; doors put them in, where nodes work."""
+
+    needs = frozenset({Ability.DEAD_LETTERS})
 
     async def test_a_dead_letter_comes_back_byte_for_byte(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         every = bytes(range(256))
         letters = [
@@ -270,30 +280,33 @@ class IngestingContract(Promises):
             letter(bench, 3, error="'quoted' \\ \"Å\" %s ? \n", note="%s", dlq_topic=None, state=LetterState.KEPT),
             letter(bench, (1 << 62) + 1, source=Source("ä", "Topic.with-all_signs", 2**31 - 1)),
         ]
-        await inbox.take([], letters, [move(None, 5)])
+        await door.take([], letters, [move(None, 5)])
         assert [await inbox.letter(one.id) for one in letters] == letters
         assert (await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters == letters
         assert await inbox.letter(letters[0].id[:-1] + "x") is None
         assert await inbox.letter("no id") is None
 
     async def test_a_dead_letter_of_ten_megabytes_is_kept(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         large = letter(bench, value=bytes(range(256)) * 40_960)
-        await inbox.take([bench.spec()], [letter(bench, 1), large, letter(bench, 2)], [move(None, 3)])
+        await door.take([bench.spec()], [letter(bench, 1), large, letter(bench, 2)], [move(None, 3)])
         assert await inbox.letter(large.id) == large
 
     async def test_no_sign_in_an_error_keeps_a_letter_out(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         odd = letter(bench, error="a\0b \ud800 \U0001f600" + "x" * 100_000)
-        await inbox.take([], [odd], [move(None, 1)])
+        await door.take([], [odd], [move(None, 1)])
         found = await inbox.letter(odd.id)
         assert found is not None
         assert found.error.startswith("a\\0b \\ud800 \U0001f600xxx")
 
     async def test_dead_letters_are_listed_newest_first_a_page_at_a_time(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         for offset in range(7):
-            await inbox.take([], [letter(bench, offset)], [])
+            await door.take([], [letter(bench, offset)], [])
             bench.clock.advance(offset % 2)  # two of one moment, too
         found = await pages(inbox, LetterQuery(room=ROOM, limit=3))
         assert [offsets(page.letters) for page in found] == [[6, 5, 4], [3, 2, 1], [0]]
@@ -303,12 +316,13 @@ class IngestingContract(Promises):
             await inbox.letters(LetterQuery(room=ROOM, cursor="nonsense"))
 
     async def test_dead_letters_are_listed_by_group_topic_state_and_age(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         began = bench.now
         for offset in range(4):
             source = Source(f"g{offset % 2}", f"t{offset // 2}", 0)
             state = LetterState.KEPT if offset == 3 else LetterState.UNSENT
-            await inbox.take([], [letter(bench, offset, source=source, state=state)], [])
+            await door.take([], [letter(bench, offset, source=source, state=state)], [])
             bench.clock.advance(10)
 
         async def found(**wanted: Any) -> list[int]:
@@ -321,17 +335,19 @@ class IngestingContract(Promises):
         assert await found(before_ms=began + 21) == [0, 1, 2]
         assert await found(group="g1", topic="t0", state=LetterState.UNSENT, before_ms=began + 100) == [1]
         assert await found(group="g1", topic="t0", state=LetterState.SENT) == []
-        assert await inbox.letter_counts() == {("t0", "unsent"): 2, ("t1", "unsent"): 1, ("t1", "kept"): 1}
+        assert await door.letter_counts() == {("t0", "unsent"): 2, ("t1", "unsent"): 1, ("t1", "kept"): 1}
 
     async def test_a_page_of_dead_letters_ends_where_the_room_does(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         sizes = (100, 5000, 10, 10, 3000, 10)
-        await inbox.take([], [letter(bench, n, key=None, value=bytes(size)) for n, size in enumerate(sizes)], [])
+        await door.take([], [letter(bench, n, key=None, value=bytes(size)) for n, size in enumerate(sizes)], [])
         found = await pages(inbox, LetterQuery(room=1000, oldest_first=True))
         assert [offset for page in found for offset in offsets(page.letters)] == list(range(6))
         assert all(len(page.letters) == 1 or sum(len(o.value or b"") for o in page.letters) <= 1000 for page in found)
         assert len(found) <= 5
 
+    @needing(Ability.INBOX)
     async def test_only_unsent_dead_letters_are_marked(self, bench: Bench) -> None:
         inbox = bench.store.inbox()
         letters = [letter(bench, n) for n in range(3)] + [letter(bench, 3, state=LetterState.KEPT)]
@@ -347,24 +363,24 @@ class IngestingContract(Promises):
         ]  # fmt: skip
 
     async def test_a_dropped_letter_keeps_its_message_and_is_not_sent(self, bench: Bench) -> None:
-        inbox = bench.store.inbox()
+        inbox, door = bench.store.inbox(), await door_of(bench)
         states = (LetterState.UNSENT, LetterState.SENT, LetterState.KEPT, LetterState.REFUSED)
         letters = [letter(bench, n, state=state, note=f"note {n}") for n, state in enumerate(states)]
         untouched = letter(bench, 9)
-        await inbox.take([], [*letters, untouched], [])
+        await door.take([], [*letters, untouched], [])
         ids = [one.id for one in letters]
         assert await inbox.drop(ids) == dict.fromkeys(ids, LetterState.DROPPED)
-        await inbox.mark([*ids, untouched.id], LetterState.SENT, "delivered")
+        await door.mark([*ids, untouched.id], LetterState.SENT, "delivered")
         found = (await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters
         assert list(found[:4]) == [msgspec.structs.replace(one, state=LetterState.DROPPED) for one in letters]
         assert (found[4].state, found[4].note) == (LetterState.SENT, "delivered")
         assert offsets((await inbox.letters(LetterQuery(room=ROOM, state=LetterState.UNSENT))).letters) == []
-        assert await inbox.letter_counts() == {("jobs", "dropped"): 4, ("jobs", "sent"): 1}
+        assert await door.letter_counts() == {("jobs", "dropped"): 4, ("jobs", "sent"): 1}
 
     async def test_a_dropped_letter_can_be_replayed(self, bench: Bench) -> None:
-        inbox = bench.store.inbox()
+        inbox, door = bench.store.inbox(), await door_of(bench)
         lost = letter(bench)
-        await inbox.take([], [lost], [])
+        await door.take([], [lost], [])
         await inbox.drop([lost.id])
         job = await inbox.replay(lost.id, bench.spec(60_000))
         assert not job.repeated
@@ -375,30 +391,32 @@ class IngestingContract(Promises):
         assert await jobs_in(bench.store) == 1
 
     async def test_a_letter_that_is_dropped_and_replayed_at_once_is_a_job(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox, elsewhere = bench.store.inbox(), (await bench.process()).inbox()
         letters = [letter(bench, n) for n in range(5)]
-        await inbox.take([], letters, [])
+        await door.take([], letters, [])
         ids = [one.id for one in letters]
         await asyncio.gather(elsewhere.drop(ids), *(inbox.replay(one, bench.spec()) for one in ids))
-        assert await inbox.letter_states(ids) == dict.fromkeys(ids, LetterState.REPLAYED)
+        assert await door.letter_states(ids) == dict.fromkeys(ids, LetterState.REPLAYED)
         assert await jobs_in(bench.store) == 5
 
     async def test_a_drop_says_what_became_of_each_letter_that_exists(self, bench: Bench) -> None:
-        inbox = bench.store.inbox()
+        inbox, door = bench.store.inbox(), await door_of(bench)
         letters = [letter(bench, n) for n in range(600)]
-        await inbox.take([], letters, [])
+        await door.take([], letters, [])
         ids = [one.id for one in letters]
         await inbox.replay(ids[5], bench.spec())
         expected = {one: LetterState.REPLAYED if one == ids[5] else LetterState.DROPPED for one in ids}
         for _ in range(2):
             assert await inbox.drop([*ids, "no id", new_letter_id(bench.now)]) == expected
-        assert await inbox.letter_states([*ids, "no id", new_letter_id(bench.now)]) == expected
-        assert await inbox.drop([]) == await inbox.letter_states([]) == {}
+        assert await door.letter_states([*ids, "no id", new_letter_id(bench.now)]) == expected
+        assert await inbox.drop([]) == await door.letter_states([]) == {}
 
     async def test_a_dead_letter_becomes_a_job_once(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox, elsewhere = bench.store.inbox(), (await bench.process()).inbox()
         lost = letter(bench)
-        await inbox.take([], [lost], [])
+        await door.take([], [lost], [])
         first = await inbox.replay(lost.id, bench.spec(60_000))
         again = await elsewhere.replay(lost.id, bench.spec(90_000))
         assert (first.repeated, again) == (False, Accepted(first.key, first.due_ms, repeated=True))
@@ -406,24 +424,26 @@ class IngestingContract(Promises):
         found = await inbox.letter(lost.id)
         assert found is not None
         assert (found.state, found.note) == (LetterState.REPLAYED, first.id)
-        await inbox.mark([lost.id], LetterState.SENT)
+        await door.mark([lost.id], LetterState.SENT)
         assert await inbox.letter(lost.id) == found
 
     async def test_a_dead_letter_that_two_replay_at_once_becomes_one_job(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inboxes = [(await bench.process()).inbox() for _ in range(3)]
         replayable = frozenset(LetterState) - {LetterState.REPLAYED}
         for state in sorted(replayable):
             lost = letter(bench, state=state)
-            await inboxes[0].take([], [lost], [])
+            await door.take([], [lost], [])
             answers = await asyncio.gather(*(inbox.replay(lost.id, bench.spec()) for inbox in inboxes))
             assert len({a.key for a in answers}) == 1
             assert sorted(a.repeated for a in answers) == [False, True, True]
         assert await jobs_in(bench.store) == len(replayable)
 
     async def test_a_replayed_job_whose_key_is_known_is_the_first_one(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         lost = letter(bench)
-        (first,) = await inbox.take([keyed(bench)], [lost], [])
+        (first,) = await door.take([keyed(bench)], [lost], [])
         for _ in range(2):
             answer = await inbox.replay(lost.id, keyed(bench, digest=b"another"))
             assert (answer.key, answer.repeated) == (first.key, True)
@@ -433,9 +453,10 @@ class IngestingContract(Promises):
         assert found.note == first.id
 
     async def test_what_cannot_be_replayed_stays_as_it_is(self, bench: Bench) -> None:
+        door = await door_of(bench)
         inbox = bench.store.inbox()
         lost = letter(bench)
-        await inbox.take([], [lost], [])
+        await door.take([], [lost], [])
         unknown: list[tuple[type[SchedulerError], str, str]] = [
             (UnknownLetter, new_letter_id(bench.now), "mail"),
             (UnknownLetter, "no id", "mail"),
@@ -449,18 +470,18 @@ class IngestingContract(Promises):
 
 
 class ForgettingContract(Promises):
-    """What maintenance promises about the inbox."""
+    """What maintenance promises about dead letters."""
 
-    needs = frozenset({Ability.INBOX})
+    needs = frozenset({Ability.DEAD_LETTERS})
 
     async def test_dead_letters_go_after_the_retention_unless_they_are_unsent(self, bench: Bench) -> None:
-        inbox = bench.store.inbox()
+        inbox, door = bench.store.inbox(), await door_of(bench)
         gone = (LetterState.SENT, LetterState.KEPT, LetterState.REFUSED, LetterState.REPLAYED, LetterState.DROPPED)
         states = (LetterState.UNSENT, *gone)
-        await inbox.take([], [letter(bench, n, state=state) for n, state in enumerate(states)], [])
+        await door.take([], [letter(bench, n, state=state) for n, state in enumerate(states)], [])
         node = await bench.node()
         bench.clock.advance(7 * DAY_MS)
-        await inbox.take([], [letter(bench, 9, state=LetterState.SENT)], [])
+        await door.take([], [letter(bench, 9, state=LetterState.SENT)], [])
         await node.ownership.maintain()
         assert len((await inbox.letters(LetterQuery(room=ROOM))).letters) == 7
         bench.clock.advance(1)
@@ -468,11 +489,11 @@ class ForgettingContract(Promises):
         assert offsets((await inbox.letters(LetterQuery(room=ROOM, oldest_first=True))).letters) == [0, 9]
 
     async def test_many_and_large_dead_letters_go_too(self, bench: Bench) -> None:
-        inbox = bench.store.inbox()
+        inbox, door = bench.store.inbox(), await door_of(bench)
         large = [letter(bench, n, value=bytes(3 << 20), state=LetterState.SENT) for n in range(4)]
         unsent = [letter(bench, n) for n in range(4, 7)]
         small = [letter(bench, n, state=LetterState.KEPT) for n in range(7, 1500)]
-        await inbox.take([], [*large, *unsent, *small], [])
+        await door.take([], [*large, *unsent, *small], [])
         node = await bench.node()
         bench.clock.advance(8 * DAY_MS)
         done = await node.ownership.maintain()

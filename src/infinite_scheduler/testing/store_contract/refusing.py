@@ -4,6 +4,7 @@ from infinite_scheduler.errors import NotSupported
 from infinite_scheduler.model import Change, JobId
 from infinite_scheduler.store.abilities import EVERYTHING, Abilities, Ability
 from infinite_scheduler.store.cluster_state import NodeInfo
+from infinite_scheduler.store.inbox import LetterState
 from infinite_scheduler.store.ledger import AuditQuery, ForecastQuery
 from infinite_scheduler.store.looking import Query
 from infinite_scheduler.testing.store_contract.contract_bench import APP, Bench, Promises, refused
@@ -45,14 +46,27 @@ class RefusingContract(Promises):
                 store.enqueue(object(), [bench.spec()])
             case Ability.SEARCH:
                 await store.find(Query())
-            case Ability.INBOX:
+            case Ability.DEAD_LETTERS:
                 store.inbox()
+            case Ability.INBOX:
+                await self._try_inbox(bench)
             case Ability.OWNERSHIP:
                 store.ownership(
                     NodeInfo(nonce="n", node_id="n", apps=frozenset(), started_ms=bench.now), lambda _: None
                 )
             case _:
                 await self._try_ledger(bench, ability)
+
+    async def _try_inbox(self, bench: Bench) -> None:
+        if Ability.DEAD_LETTERS not in bench.abilities:
+            raise bench.abilities.refusal(Ability.INBOX)  # it has no inbox at all, as is tried for itself
+        inbox = bench.store.inbox()
+        for call in (inbox.positions(), inbox.reset([]), inbox.mark([], LetterState.SENT), inbox.live_keys()):
+            with refused(NotSupported):
+                await call
+        with refused(NotSupported):
+            await inbox.letter_counts()
+        await inbox.take([], [], [])
 
     async def _try_ledger(self, bench: Bench, ability: Ability) -> None:
         ledger = bench.store.ledger()
@@ -67,9 +81,9 @@ class RefusingContract(Promises):
             case Ability.TABLES:
                 await ledger.tables()
             case Ability.AUDIT:
-                with refused(NotSupported):
-                    await ledger.record([])
                 await ledger.records(AuditQuery())
+            case Ability.RECORDS:
+                await ledger.record([])
             case Ability.TOKENS:
                 with refused(NotSupported):
                     await ledger.revoke_token("ops", bench.now)

@@ -108,7 +108,6 @@ class SearchingContract(Promises):
         assert await listed(bench.store, Query(status=Status.PENDING)) == ids
         assert await listed(bench.store, Query(status=Status.PENDING, limit=1, newest_first=True)) == ids[::-1]
 
-    @needing(Ability.OWNERSHIP)
     async def test_pending_jobs_are_found_at_once_however_many_are_settled(self, bench: Bench) -> None:
         owner = await bench.owner()
         await settled(bench, owner, await bench.add(*range(1000, 1300)))
@@ -117,7 +116,6 @@ class SearchingContract(Promises):
         (waiting,) = await bench.add(60_000)
         assert await first_look(bench.store, Query(status=Status.PENDING)) == [waiting.id]
 
-    @needing(Ability.OWNERSHIP)
     async def test_a_job_that_its_owner_has_yet_to_look_at_is_listed(self, bench: Bench) -> None:
         owner = await bench.owner()
         bench.clock.advance(5000)
@@ -126,7 +124,6 @@ class SearchingContract(Promises):
         (early,) = await bench.add(0)
         assert await listed(bench.store, Query(status=Status.PENDING)) == [early.id]
 
-    @needing(Ability.OWNERSHIP)
     @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED])
     async def test_few_that_failed_are_found_at_once_among_many_that_took_long(
         self, bench: Bench, status: Status
@@ -141,7 +138,7 @@ class SearchingContract(Promises):
         assert await first_look(bench.store, Query(status=status, newest_first=True)) == ids[::-1]
         assert await listed(bench.store, Query(status=status, limit=1)) == ids
 
-    @needing(Ability.OWNERSHIP, Ability.RETRY)
+    @needing(Ability.RETRY)
     async def test_a_job_that_failed_twice_is_listed_once_and_one_that_waits_again_is_not(self, bench: Bench) -> None:
         owner = await bench.owner()
         twice, waiting = await bench.add(1000, 2000)
@@ -152,7 +149,7 @@ class SearchingContract(Promises):
         await bench.changed(Change.RETRY, waiting.key)
         assert await listed(bench.store, Query(status=Status.FAILED)) == [twice.id]
 
-    @needing(Ability.OWNERSHIP, Ability.RUN_NOW)
+    @needing(Ability.RUN_NOW)
     async def test_newest_first_jobs_that_are_done_are_found_at_once_however_many_wait(self, bench: Bench) -> None:
         owner = await bench.owner()
         past = await bench.add(1000, 2000)
@@ -204,7 +201,6 @@ class SearchingContract(Promises):
         assert await listed(bench.store, Query(request_id="r'1")) == [named.id]
         assert not await listed(bench.store, Query(job_name="näm"))
 
-    @needing(Ability.OWNERSHIP)
     async def test_jobs_are_listed_by_a_part_of_their_error(self, bench: Bench) -> None:
         owner = await bench.owner()
         bad, worse, _ = await bench.add(1000, 2000, 3000)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from infinite_scheduler.errors import KeyConflict, UnknownApp
+from infinite_scheduler.errors import IdRefused, KeyConflict, UnknownApp
 from infinite_scheduler.model import DAY_MS, Change, Shard, Status, key_text, position, shard_of, start_of
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.cluster_state import ShardInfo
@@ -106,8 +106,17 @@ def insert_rows(tx: Statements, chunks: Chunks) -> Mapping[str, Sequence[NewRow]
     new: dict[str, Sequence[NewRow]] = {}
     for app, rows in by_app(chunks).items():
         known = tx.insert_jobs(app, rows)
+        check_drawn(tx, app, [row for row in rows if row.spec.key is not None and row.key in known] if known else ())
         new[app] = [row for row in rows if row.key not in known] if known else rows
     return new
+
+
+def check_drawn(tx: Statements, app: str, rows: Sequence[NewRow]) -> None:
+    """Refuse an id from outside that another job has: what comes again must be the same job."""
+    payloads = {record.job.key: record.job.payload for record in tx.read_jobs(app, [row.key for row in rows])}
+    for row in rows:
+        if payloads.get(row.key) != row.spec.payload:
+            raise IdRefused(f"the id {key_text(row.key)} belongs to another job, so nothing was accepted: draw another")
 
 
 def count_accepted(tx: Statements, new: Mapping[str, Sequence[NewRow]], now_ms: int) -> None:

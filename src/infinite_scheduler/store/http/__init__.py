@@ -1,0 +1,1 @@
+"""A store that nodes work on elsewhere, asked over HTTP."""

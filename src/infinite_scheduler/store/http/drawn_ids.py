@@ -1,0 +1,43 @@
+"""Draws the ids of jobs before they are sent: a request that is sent again makes no second job."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from infinite_scheduler.clock import Clock
+from infinite_scheduler.model import LATER_MS, JobId, JobSpec
+
+CHUNK: Final = 1000
+"""How many jobs of one request share a shard, and so a lock."""
+
+
+class DrawnIds:
+    """Knows what an id says: the shards of the apps, and the time by the server's clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_ms = 0
+        self._turns = itertools.count(random.randrange(256))  # noqa: S311 - so that clients do not all begin with one
+        self.shards: dict[str, int] = {}
+
+    def set_clock(self, server_ms: int, asked_ms: int, answered_ms: int) -> None:
+        """The server's clock, read between two readings of this one."""
+        self._offset_ms = server_ms - (asked_ms + answered_ms) // 2
+
+    def draw(self, specs: Sequence[JobSpec]) -> Sequence[bytes]:
+        """An id for each job, in order; one that has an id keeps it. All apps must be known."""
+        now_ms = self._clock.wall_ms() + self._offset_ms
+        chosen: dict[str, tuple[int, int]] = {}  # app → shard, and how many more jobs it takes
+        drawn = []
+        for spec in specs:
+            if spec.key is not None:
+                drawn.append(spec.key)
+                continue
+            shard, left = chosen.get(spec.app, (0, 0))
+            if not left:
+                shard, left = next(self._turns) % self.shards[spec.app], CHUNK
+            chosen[spec.app] = shard, left - 1
+            due_ms = max(now_ms, spec.scheduled_ms)
+            drawn.append(bytes(JobId.make(due_ms, shard, spec.priority, later=due_ms > now_ms + LATER_MS)))
+        return drawn
