@@ -299,7 +299,7 @@ class Client:
         """
         access = JobAccess(
             self.find,
-            lambda verb, job_id, due_ms: self.change(verb, job_id, due_ms=due_ms),
+            lambda verb, record, due_ms: self.change(verb, record.id, due_ms=due_ms, app=record.job.app),
             self._clock.wall_ms,
             self._zone,
         )

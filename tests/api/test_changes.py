@@ -1,21 +1,28 @@
 """Jobs and dead letters chosen by a filter over HTTP: preview, change in steps, roles, audit, and bad input."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from infinite_scheduler.bulk_change import job_changes
-from infinite_scheduler.errors import StoreUnavailable
+from infinite_scheduler.errors import SchedulerError, StoreBroken, StoreUnavailable
 from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.model import Accepted, Change, JobRecord
 from infinite_scheduler.store.inbox import DeadLetter
 from infinite_scheduler.store.ledger import AuditQuery, Role
+from infinite_scheduler.store.sql.inbox import SqlInbox
 from tests.api.api_rig import APP, ApiRig, api_rig
 from tests.api.test_access import TEXTS, TOKENS, bearer
 from tests.api.test_cluster import audit, keep, message
 
 TRIAL = {"app": APP, "tag": "trial"}
+
+
+class Kept(DeadLetter, frozen=True, kw_only=True, weakref=True):
+    """A letter of which one can see whether it is still held."""
 
 
 async def add(api: ApiRig, count: int, **fields: Any) -> list[str]:
@@ -201,6 +208,48 @@ async def test_letters_are_replayed_by_a_filter_without_dropped_ones(api: ApiRig
     found = await all_steps(api, "/v1/dlq/replay", {"filter": {"state": "dropped"}, "delay": "1h"})
     assert [one["letter"] for one in found[0]["results"]] == ids[:1]
     assert (found[0]["replayed"], len((await api.get("/v1/jobs")).value["jobs"])) == (1, 2)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("the store is away"), StoreBroken("no space left")])
+@pytest.mark.parametrize("chosen", ["ids", "filter"])
+async def test_a_replay_that_stops_says_what_was_replayed(
+    api: ApiRig, monkeypatch: pytest.MonkeyPatch, chosen: str, error: SchedulerError
+) -> None:
+    ids = [await keep(api, message(), failed_ms=1_700_000_000_000 + number) for number in range(3)]
+    real = Replayer.replay
+
+    async def replay(self: Replayer, letter: DeadLetter, at_ms: int | None = None) -> Accepted:
+        if letter.id == ids[1]:
+            raise error
+        return await real(self, letter, at_ms)
+
+    monkeypatch.setattr(Replayer, "replay", replay)
+    answer = await api.post("/v1/dlq/replay", {"ids": ids} if chosen == "ids" else {"filter": {}})
+    assert (answer.status, answer.value["replayed"], answer.value["refused"]) == (200, 1, 0)
+    assert (answer.value["stopped"]["detail"], len(answer.value["results"])) == (str(error), 1)
+    (row,) = (await api.client.ledger.records(AuditQuery())).records
+    assert (row.count, row.result) == (1, f"stopped: {error}")
+    alone = await api.post("/v1/dlq/replay", {"ids": ids[1:]})
+    assert alone.status == 503
+
+
+async def test_letters_chosen_by_ids_are_not_all_held_in_memory(api: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [await keep(api, message()) for _ in range(6)]
+    read = list[weakref.ref[DeadLetter]]()
+    letter = SqlInbox.letter
+
+    async def noted(self: SqlInbox, letter_id: str) -> DeadLetter | None:
+        found = await letter(self, letter_id)
+        assert found is not None
+        assert sum(one() is not None for one in read) <= 1
+        kept = Kept(**msgspec.structs.asdict(found))
+        read.append(weakref.ref(kept))
+        return kept
+
+    monkeypatch.setattr(SqlInbox, "letter", noted)
+    assert (await api.post("/v1/dlq/drop", {"ids": ids[:3]})).value["dropped"] == 3
+    assert (await api.post("/v1/dlq/replay", {"ids": ids})).value["replayed"] == 6
+    assert len(read) == 9
 
 
 async def test_a_replay_goes_on_after_the_last_letter_when_the_store_was_away(

@@ -1,6 +1,7 @@
 """The overview, and streams of it: read once a second for all, bounded in number, ended with a word."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -245,3 +246,39 @@ async def test_a_node_tells_what_fails_on_it_under_its_name(tmp_path: Path) -> N
         job = await scheduler.schedule(APP, 1, delay=0)
         told = await until_heard(stream.content, "attempt_failed")
         assert (told["node"], told["job"], told["error"]) == ("n7", job.id, "ValueError: no luck")
+
+
+async def wire(api: ApiRig, method: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which events were asked for."""
+    host, port = str(api.server.url).removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"{method} /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return reader, writer
+
+
+async def test_an_error_in_the_middle_of_a_stream_ends_its_connection(tmp_path: Path) -> None:
+    async with api_rig(tmp_path, every_ms=5) as api:
+        reader, writer = await wire(api, "GET")
+        await reader.readuntil(b"event: overview")
+
+        async def fail() -> Any:
+            raise RuntimeError("unforeseen")
+
+        api.client._store.survey = fail  # type: ignore[method-assign]
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            while part := await asyncio.wait_for(reader.read(10_000), 5):
+                rest += part
+        assert b"HTTP/1.1" not in rest, "a second head within an answer"
+        assert [type(one) for one in api.told][-1] is events.RequestFailed
+        writer.close()
+
+
+async def test_the_head_of_a_stream_is_answered_without_events(tmp_path: Path) -> None:
+    async with api_rig(tmp_path, every_ms=5) as api:
+        reader, writer = await wire(api, "HEAD")
+        assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await asyncio.wait_for(reader.readline(), 5) == b"HTTP/1.1 200 OK\r\n"
+        assert api.server._api.streams._listening == 0
+        writer.close()

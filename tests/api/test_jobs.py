@@ -189,11 +189,11 @@ async def test_the_details_of_a_job_have_its_time_line_and_what_operators_did_to
     async with api_rig(tmp_path, server={"tokens": (boss,)}) as api:
         headers = {"Authorization": f"Bearer {text}"}
         job, other = [(await api.client.schedule(APP, number, delay="1h")).id for number in range(2)]
-        for change in (f"{job}/cancel", f"{job}/retry", f"{other}/cancel"):
+        for change in (f"{job}/cancel", f"{job.upper()}/retry", f"{other}/cancel"):
             await api.post(f"/v1/jobs/{change}", headers=headers)
         told = (await api.get(f"/v1/jobs/{job}", headers=headers)).value
         assert [one["verb"] for one in told["audit"]] == ["retry job", "cancel job"]
-        assert {one["target"] for one in told["audit"]} == {job}
+        assert {one["target"] for one in told["audit"]} == {job}, "however the id was spelled"
         steps = [(one["step"], one["detail"]) for one in told["timeline"]]
         assert steps[0] == ("accepted", None)
         assert [detail for step, detail in steps if step == "changed"] == [

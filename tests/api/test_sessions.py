@@ -1,5 +1,7 @@
 """Pages log in with a token and get a cookie: signed, with an end, void with its token, for the same origin only."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from http.cookies import SimpleCookie
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from infinite_scheduler.config import load_settings
 from infinite_scheduler.store.ledger import Role, Token
 from infinite_scheduler.testing.manual_clock import START_MS, ManualClock
 from tests.api.api_rig import APP, Answer, ApiRig, api_rig
+from tests.api.test_events import heard, until_heard
 from tests.servers.certificates import make_certificates
 
 TEXT, OTHER_TEXT = new_token(), new_token()
@@ -114,6 +117,38 @@ async def test_a_cookie_is_void_on_every_server_when_its_token_is_revoked(
             refused = await one.get("/v1/apps", headers=cookie)
             assert (refused.status, refused.problem) == (401, "no-token")
             assert "its token was revoked: log in again" in refused.value["detail"]
+
+
+async def until_ended(api: ApiRig, headers: dict[str, str], end: Callable[[], Awaitable[object]]) -> str:
+    """Follow events, do what ends them, and return the reason that the last event has."""
+    async with api.session.get(f"{api.server.url}/v1/events", headers=headers) as stream:
+        assert (await heard(stream.content))[0] == "overview"
+        await end()
+        async with asyncio.timeout(5):
+            return str((await until_heard(stream.content, "end"))["reason"])
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "FRESH_MS", 0)
+    async with api_rig(tmp_path, every_ms=5) as api:
+        for token in (BOSS, READER):
+            await api.client.ledger.add_token(token)
+        bearer, cookie = {"Authorization": f"Bearer {TEXT}"}, cookie_of(await log_in(api, OTHER_TEXT))
+        reason = await until_ended(api, bearer, lambda: api.client.ledger.revoke_token(BOSS.name, 2))
+        assert "the token is unknown or was revoked" in reason
+        await api.client.ledger.add_token(Token(name="other", role=Role.READ, digest=digest_of("x"), created_ms=0))
+        reason = await until_ended(api, cookie, lambda: api.client.ledger.revoke_token(READER.name, 2))
+        assert "its token was revoked" in reason
+
+
+async def test_a_stream_goes_on_although_others_at_its_address_give_wrong_tokens(tmp_path: Path) -> None:
+    async with api_rig(tmp_path, every_ms=5, server={"tokens": (BOSS,)}) as api:
+        bearer = {"Authorization": f"Bearer {TEXT}"}
+        async with api.session.get(f"{api.server.url}/v1/events", headers=bearer) as stream:
+            for _ in range(PER_ADDRESS):
+                assert (await log_in(api, "wrong")).status == 401
+            assert (await api.get("/v1/apps", headers=bearer)).status == 429
+            assert {(await heard(stream.content))[0] for _ in range(200)} == {"overview"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from infinite_scheduler import Client, Job, Scheduler, SyncClient
 from infinite_scheduler.bulk_change import job_changes
 from infinite_scheduler.bulk_change.job_changes import AHEAD_MS, BulkChange, BulkResult
 from infinite_scheduler.client import NewJob
-from infinite_scheduler.errors import InvalidRequest, StoreUnavailable, TooLate, UnknownApp
+from infinite_scheduler.errors import (
+    InvalidRequest,
+    SchedulerError,
+    StoreBroken,
+    StoreUnavailable,
+    TooLate,
+    Unavailable,
+    UnknownApp,
+)
 from infinite_scheduler.model import Change, JobRecord, Status
 from infinite_scheduler.testing import ManualClock
 from tests.waiting import until_async
@@ -153,6 +161,29 @@ async def test_settled_jobs_are_retried_by_their_status(client: Client) -> None:
     assert await ids_of(client, status=Status.PENDING) == set(ids)
 
 
+async def test_a_retried_job_that_ends_again_is_not_retried_twice(
+    client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_changes, "TOGETHER", 1)
+    ids = await add(client, 4)
+    await client.bulk_change("cancel", app="sms").run()
+    real, is_away = client.change, True
+
+    async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
+        if is_away and job_id == ids[2]:
+            raise StoreUnavailable("the store is away")
+        return await real(verb, job_id, **more)
+
+    monkeypatch.setattr(client, "change", change)
+    first = await client.bulk_change("retry", app="sms", status="cancelled").step()
+    assert (first.changed, first.stopped is None) == (2, False)
+    is_away = False
+    clock.advance(AHEAD_MS + 1)
+    await client.cancel(ids[0])
+    rest = await client.bulk_change("retry", app="sms", status="cancelled").run(first.cursor)
+    assert (rest.changed, await ids_of(client, status="cancelled")) == (2, {ids[0]})
+
+
 @pytest.mark.parametrize(
     ("change", "filters", "words"),
     [
@@ -227,6 +258,48 @@ async def test_a_store_that_is_away_from_the_start_is_an_error(client: Client, m
     monkeypatch.setattr(client, "change", change)
     with pytest.raises(StoreUnavailable):
         await client.bulk_change("cancel", app="sms").run()
+
+
+@pytest.mark.parametrize("error", [StoreBroken("no space left"), Unavailable("the owner does not answer")])
+async def test_jobs_about_which_nothing_was_decided_are_met_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: SchedulerError
+) -> None:
+    monkeypatch.setattr(job_changes, "TOGETHER", 1)
+    ids = await add(client, 6)
+    real, full = client.change, True
+
+    async def change(verb: Change, job_id: str, **more: Any) -> JobRecord:
+        if full and job_id == ids[4]:
+            raise error
+        return await real(verb, job_id, **more)
+
+    monkeypatch.setattr(client, "change", change)
+    done = await client.bulk_change("cancel", app="sms").run()
+    assert (list(done.refused), done.stopped, done.cursor is None) == ([], error, False)
+    assert done.changed == len(await ids_of(client, status="cancelled")) >= 4
+    with pytest.raises(type(error)):
+        await client.bulk_change("cancel", app="sms").run()
+    full = False
+    last = await client.bulk_change("cancel", app="sms").run(done.cursor)
+    assert (done.changed + last.changed, last.stopped, last.cursor) == (6, None, None)
+
+
+async def test_a_range_may_begin_with_the_epoch(client: Client) -> None:
+    await add(client, 3)
+    assert (await client.bulk_change("cancel", app="sms", start="1970-01-01").run()).changed == 3
+
+
+async def test_the_app_of_a_job_that_was_found_is_not_looked_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(client, 3, tags=["x"])
+    await add(client, 2, app="mail", tags=["x"])
+
+    async def locate(key: bytes) -> str:
+        raise AssertionError(f"every app is searched for {key.hex()}")
+
+    monkeypatch.setattr(client._store, "_locate", locate)
+    assert (await client.bulk_change("cancel", tag="x").run()).changed == 5
 
 
 async def test_nothing_that_is_cancelled_beside_a_node_is_handed_over(url: str) -> None:

@@ -443,6 +443,46 @@ async def test_a_letter_that_is_dropped_while_its_topic_is_away_is_not_sent(kafk
         assert rig.ends() == {b"1": (LetterState.DROPPED, None), b"2": (SENT, None)}
 
 
+async def test_a_letter_that_is_dropped_while_others_are_sent_is_not_sent(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, send = asyncio.Event(), kafka.send
+
+    async def slowly(records: Sequence[Record], delivered: Callable[[int, SendError | None], None]) -> None:
+        await send(records, delivered)
+        await slow.wait()
+
+    monkeypatch.setattr(kafka, "send", slowly)
+    async with running(kafka) as rig:
+        rig.add(b"1")
+        await rig.settle(0)
+        dropped = rig.letter(b"2", dlq_topic="other")
+        rig.sender.add([dropped, rig.letter(b"3")])
+        await rig.settle(5000)
+        await rig.inbox.drop([dropped.id])
+        slow.set()
+        await rig.settle(5000)
+        assert kafka.sendings == [[("dead", b"1")], [("dead", b"3")]]
+
+
+async def test_a_letter_that_comes_while_others_are_looked_up_is_sent_at_once(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(kafka) as rig:
+        states, late = rig.inbox.letter_states, [rig.letter(b"2")]
+
+        async def busy(letter_ids: Collection[str]) -> Mapping[str, LetterState]:
+            found = await states(letter_ids)
+            if late:
+                rig.sender.add([late.pop()])
+            return found
+
+        monkeypatch.setattr(rig.inbox, "letter_states", busy)
+        rig.add(b"1")
+        await rig.settle(1000)
+        assert {value for sending in kafka.sendings for _, value in sending} == {b"1", b"2"}
+
+
 async def test_a_letter_that_is_dropped_while_it_is_sent_stays_dropped(kafka: FakeKafka) -> None:
     async with running(kafka) as rig:
         letter = rig.letter(b"1")

@@ -15,7 +15,14 @@ from infinite_scheduler.api.job_request import DelayText, Moment
 from infinite_scheduler.api.operation import ApiRequest, Operation, OperationCall, Subject
 from infinite_scheduler.api.problem import Problem, problem_of
 from infinite_scheduler.bulk_change.job_changes import MOST_JOBS, BulkResult, change_each
-from infinite_scheduler.errors import InvalidRequest, NotSupported, StoreUnavailable, Unavailable, UnknownApp
+from infinite_scheduler.errors import (
+    InvalidRequest,
+    NotSupported,
+    SchedulerError,
+    StoreUnavailable,
+    Unavailable,
+    UnknownApp,
+)
 from infinite_scheduler.ingest.request import due_time
 from infinite_scheduler.model import Change, JobRecord, datetime_of
 from infinite_scheduler.store.ledger import Role
@@ -58,8 +65,8 @@ class ChangedItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class ChangedJobs(msgspec.Struct, frozen=True, kw_only=True):
     """What was changed. By ids, `results` has each job in the order of the request; by a filter, those refused.
 
-    By a filter, go on with `cursor` until it is null. `stopped` says that the store did not answer in the middle: what
-    is counted was changed, and the cursor leads to the rest.
+    By a filter, go on with `cursor` until it is null. `stopped` says why some changes were not decided, such as a store
+    that did not answer in the middle: what is counted was changed, and the cursor leads to the rest.
     """
 
     changed: int
@@ -166,7 +173,7 @@ async def _record_step(api: ApiContext, request: ApiRequest, change: Change, job
         result = f"{DONE}; {len(done.refused):,} refused" if done.refused else DONE
         await record(api, request.actor, _verb(change), target, count=done.changed, result=result)
         return
-    with suppress(Unavailable):
+    with suppress(SchedulerError):
         await record(api, request.actor, _verb(change), target, count=done.changed, result=f"stopped: {done.stopped}")
 
 
@@ -200,7 +207,7 @@ def _operation(
         body=body,
         answer=ChangedJobs,
         other_answers=(JobPreview,),
-        errors=(UnknownApp, InvalidRequest, NotSupported, StoreUnavailable),
+        errors=(UnknownApp, InvalidRequest, NotSupported, StoreUnavailable, Unavailable),
     )
 
 

@@ -135,7 +135,8 @@ CLUSTER_OPERATIONS = (
             "Follow the cluster by server-sent events: `overview` once a second, as /v1/overview has it, and what "
             "happened since the one before: `node`, `shards`, `app`, `attempt_failed`, `dead_letters`, and `left_out` "
             "with the count of those that were too many; `away` with a reason while the store does not answer; `end` "
-            "with a reason when the server stops, `dropped` with a reason if events are not read in time."
+            "with a reason when the server stops or the token is not valid any more, `dropped` with a reason if events "
+            "are not read in time."
         ),
         role=Role.READ,
         call=follow_events,

@@ -36,6 +36,8 @@ class EventWriter:
             first = await anext(events)  # before anything is written: it may be refused
             response = web.StreamResponse(headers={**headers, "Content-Type": EVENTS})
             await response.prepare(request)
+            if request.method == "HEAD":  # its answer has no body
+                return response
             try:
                 await _write(response, first)
                 async for one in events:
@@ -46,6 +48,9 @@ class EventWriter:
                 await self._drop(request, response, f"no event was read for {SLOW_READER_S:g} s")
             except ConnectionError:
                 _abort(request)
+            except Exception:
+                _abort(request)  # whoever answers the error must not write another head into this answer
+                raise
             return response
         finally:
             await events.aclose()

@@ -1,6 +1,7 @@
 """Operations on one job, and the list of jobs."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -35,7 +36,7 @@ from infinite_scheduler.errors import (
     UnknownJob,
 )
 from infinite_scheduler.ingest.request import due_time
-from infinite_scheduler.model import Change, JobRecord, Status
+from infinite_scheduler.model import Change, JobId, JobRecord, Status
 from infinite_scheduler.policy.calendar import parse_moment
 from infinite_scheduler.store.ledger import AuditRecord, Role
 from infinite_scheduler.store.looking import Query
@@ -236,7 +237,7 @@ async def _changed(api: ApiContext, request: ApiRequest, change: Change, due_ms:
     actor, asked, job_id = request.actor, request.query, request.path["id"]
     changing = api.client.change(change, job_id, due_ms=due_ms, app=asked.app, timeout_ms=asked.timeout_ms)
     if actor.role is Role.OPERATE and actor.name != LOCAL:
-        async with audited(api, actor, f"{change.replace('_', ' ')} job", job_id):
+        async with audited(api, actor, f"{change.replace('_', ' ')} job", _spelled(job_id)):
             record = await changing
     else:
         record = await changing
@@ -246,6 +247,13 @@ async def _changed(api: ApiContext, request: ApiRequest, change: Change, due_ms:
 def _shown_details(record: JobRecord, audit: Sequence[AuditRecord], *, shows: bool) -> JobDetails:
     details = job_details(record, audit)
     return details if shows else msgspec.structs.replace(details, data=_NOTHING)
+
+
+def _spelled(job_id: str) -> str:
+    """An id as it is printed, so that the audit of a job finds it; what is not an id stays as it is."""
+    with suppress(InvalidRequest):
+        return str(JobId.parse(job_id))
+    return job_id
 
 
 def shown_job(record: JobRecord, *, shows: bool) -> JobView:

@@ -15,6 +15,7 @@ from infinite_scheduler.api.job_request import DelayText, Moment
 from infinite_scheduler.api.letter_operations import LetterFilter, known_letter
 from infinite_scheduler.api.operation import ApiRequest, Operation, Subject
 from infinite_scheduler.api.problem import Problem, problem_of
+from infinite_scheduler.bulk_change.job_changes import UNDECIDED
 from infinite_scheduler.bulk_change.letter_changes import (
     MOST_LETTERS,
     BulkLetters,
@@ -28,9 +29,9 @@ from infinite_scheduler.bulk_change.letter_changes import (
 from infinite_scheduler.errors import (
     InvalidRequest,
     NotSupported,
+    SchedulerError,
     StoreUnavailable,
     TooLate,
-    Unavailable,
     UnknownLetter,
 )
 from infinite_scheduler.ingest.replay import Replayer
@@ -144,16 +145,26 @@ async def replay_letters(api: ApiContext, request: ApiRequest) -> ReplayedLetter
     if asked.ids is None or asked.filter is not None:
         return await _replay_by_filter(api, request, replayer)
     _check_alone(asked)
-    letters = [await known_letter(api, letter_id) for letter_id in asked.ids]
-    results = []
-    for letter in letters:
+    await _check_known(api, asked.ids)
+    results, stopped = [], None
+    for letter_id in asked.ids:  # one message at a time in memory: each may be large
         try:
-            results.append(await _replay(letter, replayer, at_ms))
-        except InvalidRequest as error:
-            results.append(still_bad(letter, str(error)))
+            results.append(await _replay(await known_letter(api, letter_id), replayer, at_ms))
+        except UNDECIDED as error:
+            stopped = error
+            break
+        except SchedulerError as error:
+            results.append(ReplayView(letter=letter_id, job=None, error=str(error)))
+    if stopped is not None and not results:
+        raise stopped
     good = sum(one.job is not None for one in results)
-    await record(api, request.actor, "replay dead letters", f"{letters[0].id} …", count=good)
-    return ReplayedLetters(replayed=good, refused=len(results) - good, results=results)
+    await _record(api, request, "replay dead letters", f"{asked.ids[0]} …", good, stopped)
+    return ReplayedLetters(
+        replayed=good,
+        refused=len(results) - good,
+        results=results,
+        stopped=UNSET if stopped is None else problem_of(stopped),
+    )
 
 
 async def drop_letters(api: ApiContext, request: ApiRequest) -> DroppedLetters | PreviewedLetters:
@@ -162,7 +173,7 @@ async def drop_letters(api: ApiContext, request: ApiRequest) -> DroppedLetters |
     if asked.ids is None or asked.filter is not None:
         return await _drop_by_filter(api, request)
     _check_alone(asked)
-    letters = [await known_letter(api, letter_id) for letter_id in asked.ids]
+    letters = [_without_message(await known_letter(api, letter_id)) for letter_id in asked.ids]
     ends = await drop_each(api.client.inbox, letters)
     good = sum(end.error is None for end in ends)
     await record(api, request.actor, "drop dead letters", f"{letters[0].id} …", count=good)
@@ -217,17 +228,36 @@ async def _drop_by_filter(api: ApiContext, request: ApiRequest) -> DroppedLetter
 
 
 async def _step(api: ApiContext, request: ApiRequest, bulk: BulkLetters, verb: str) -> LetterStep:
-    """One step, with its record in the audit. If the store has gone away, it may take none."""
+    """One step, with its record in the audit."""
     asked: DropLetters = request.body
     done = await bulk.step(asked.cursor, asked.limit)
     count = sum(end.error is None for end in done.ends)
-    target = filter_text(asked.filter or LetterFilter())
-    if done.stopped is None:
-        await record(api, request.actor, verb, target, count=count)
-    else:
-        with suppress(Unavailable):
-            await record(api, request.actor, verb, target, count=count, result=f"stopped: {done.stopped}")
+    await _record(api, request, verb, filter_text(asked.filter or LetterFilter()), count, done.stopped)
     return done
+
+
+async def _record(
+    api: ApiContext, request: ApiRequest, verb: str, target: str, count: int, stopped: SchedulerError | None
+) -> None:
+    """Write down what was done. A store that has stopped it may take no record: then the answer alone says so."""
+    if stopped is None:
+        await record(api, request.actor, verb, target, count=count)
+        return
+    with suppress(SchedulerError):
+        await record(api, request.actor, verb, target, count=count, result=f"stopped: {stopped}")
+
+
+async def _check_known(api: ApiContext, letter_ids: Sequence[str]) -> None:
+    """Refuse all if one of them does not exist."""
+    known = await api.client.inbox.letter_states(letter_ids)
+    for letter_id in letter_ids:
+        if letter_id not in known:
+            raise UnknownLetter(letter_id)
+
+
+def _without_message(letter: DeadLetter) -> DeadLetter:
+    """What is needed to drop it: a thousand messages may be too large to be held at once."""
+    return msgspec.structs.replace(letter, key=None, value=None, headers=())
 
 
 def _criteria(asked: DropLetters) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """Turns the table of operations into routes: each request is admitted, read, done and answered in one place."""
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from infinite_scheduler.api.access import Access
 from infinite_scheduler.api.api_context import ApiContext
 from infinite_scheduler.api.body import BodyReader
 from infinite_scheduler.api.event_writer import EventWriter
+from infinite_scheduler.api.happenings import event
 from infinite_scheduler.api.json_text import check_names, decode, scan, text_of
 from infinite_scheduler.api.operation import ApiRequest, EventAnswer, Operation, RawAnswer, Reply
 from infinite_scheduler.api.parameters import header_reader, read_query
@@ -23,9 +25,9 @@ from infinite_scheduler.api.problem import (
     problem_of_refusal,
     unexpected_problem,
 )
-from infinite_scheduler.api.refusal import LARGE_BODY, NO_PATH, WRONG_METHOD, Refusal
+from infinite_scheduler.api.refusal import LARGE_BODY, NO_PATH, TOO_MANY_FAILURES, WRONG_METHOD, Refusal
 from infinite_scheduler.api.traffic import Traffic
-from infinite_scheduler.errors import SchedulerError
+from infinite_scheduler.errors import SchedulerError, Unavailable
 from infinite_scheduler.observe.events import Observer, RequestFailed
 
 ENVELOPE: Final = 64 * 1024
@@ -99,12 +101,29 @@ class Router:
         try:
             value = await operation.call(self._api, await read(request))
             if isinstance(value, EventAnswer):
-                return await self._events.write(request, value.events, SECURITY_HEADERS)
+                events = self._while_admitted(request, operation, value.events)
+                return await self._events.write(request, events, SECURITY_HEADERS)
             return _answer(operation, value)
         except SchedulerError as error:
             return problem_response(problem_of(error))
         except Refusal as refusal:
             return problem_response(problem_of_refusal(refusal), refusal.headers)
+
+    async def _while_admitted(
+        self, request: web.Request, operation: Operation, events: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        """Events until whoever listens may not any more: a token is revoked, or a session ends."""
+        async with contextlib.aclosing(events):
+            async for one in events:
+                try:
+                    await self._access.admit(request, operation)
+                except Unavailable:
+                    pass  # the store does not say
+                except Refusal as refusal:
+                    if refusal.kind is not TOO_MANY_FAILURES:  # others at this address have failed
+                        yield event("end", {"reason": str(refusal)})
+                        return
+                yield one
 
     def _reader(self, operation: Operation) -> ReadRequest:
         """How requests for an operation are read: decided once, for all of them."""

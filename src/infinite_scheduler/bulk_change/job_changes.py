@@ -7,21 +7,22 @@ leave the list move no other. No job is met again by the same change:
 - A job that is moved may come to lie ahead of the cursor. Those that are due at the new moment, or that have become due
   since, are left alone: they are where the change would put them. So the moment is fixed by the first step.
 
-A step that the store did not answer in the middle gives the cursor with which it was called: its page is looked at
-again, and what was changed is not on it any more.
+A step in which some changes were not decided, as the store or the owner of a shard did not answer or the store is
+broken, gives the cursor with which it was called: its page is looked at again, and what was changed is not on it any
+more, or has ended again since.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from infinite_scheduler.bulk_change.step_cursor import StepCursor
-from infinite_scheduler.errors import InvalidRequest, SchedulerError, StoreUnavailable
+from infinite_scheduler.errors import InvalidRequest, SchedulerError, StoreBroken, StoreUnavailable, Unavailable
 from infinite_scheduler.ingest.request import due_time
-from infinite_scheduler.model import Change, JobRecord, Status, read_status
+from infinite_scheduler.model import Change, JobRecord, Status, datetime_of, read_status
 from infinite_scheduler.policy.calendar import Delay, parse_moment
 from infinite_scheduler.store.looking import Found
 
@@ -35,7 +36,10 @@ TOGETHER: Final = 500
 """Changes that wait for their owners at once: as many as the store takes in one transaction."""
 
 AHEAD_MS: Final = 5000
-"""How far the clock of a process that accepts jobs may be ahead: jobs accepted later are not of the chosen ones."""
+"""How far the clock of another process may be ahead: jobs accepted or ended later are not of the chosen ones."""
+
+UNDECIDED: Final = (Unavailable, StoreBroken)
+"""Errors after which nothing is decided: the same change may succeed later. All others are refusals."""
 
 RETRYABLE: Final = (Status.FAILED, Status.EXPIRED, Status.CANCELLED)
 _NARROWING: Final = ("app", "tag", "job_name", "group", "request_id", "idempotency_key", "error")
@@ -45,7 +49,7 @@ class JobAccess(NamedTuple):
     """What a bulk change asks of a client."""
 
     find: Callable[..., Awaitable[Found]]
-    change: Callable[[Change, str, int | None], Awaitable[JobRecord]]
+    change: Callable[[Change, JobRecord, int | None], Awaitable[JobRecord]]
     now_ms: Callable[[], int]
     zone: ZoneInfo
 
@@ -72,7 +76,7 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
     refused: Sequence[RefusedChange]
     cursor: str | None
     searched_to_ms: int | None  # up to this moment all was looked at; None: there is nothing more
-    stopped: StoreUnavailable | None = None  # the store did not answer in the middle: go on with the cursor later
+    stopped: SchedulerError | None = None  # why some were not decided: go on with the cursor later
 
 
 class BulkChange:
@@ -107,7 +111,8 @@ class BulkChange:
     async def step(self, cursor: str | None = None, limit: int | None = None) -> BulkResult:
         """Change the jobs of one page, at most `limit` or a thousand; go on with the cursor until it is None.
 
-        Raises StoreUnavailable if the store does not answer before anything is changed.
+        Raises StoreUnavailable if the store does not answer before anything is changed, and likewise Unavailable and
+        StoreBroken.
         """
         limit = MOST_JOBS if limit is None else limit
         if not 1 <= limit <= MOST_JOBS:
@@ -115,11 +120,10 @@ class BulkChange:
         place = StepCursor(self._started_ms) if cursor is None else StepCursor.parse(cursor, self._described)
         page, wanted = await self._look(place, limit)
         due_ms = self._target_ms(place.started_ms) if self._change is Change.RESCHEDULE else None
-        ids = [record.id for record in wanted]
-        ends = await change_each(ids, lambda job_id: self._access.change(self._change, job_id, due_ms), stops=True)
+        ends = await change_each(wanted, lambda job: self._access.change(self._change, job, due_ms), stops=True)
         changed = sum(isinstance(end, JobRecord) for end in ends)
-        refused = [RefusedChange(job_id, end) for job_id, end in zip(ids, ends, strict=True) if _is_refusal(end)]
-        stopped = next((end for end in ends if isinstance(end, StoreUnavailable)), None)
+        refused = [RefusedChange(job.id, end) for job, end in zip(wanted, ends, strict=True) if _is_refusal(end)]
+        stopped = next((end for end in ends if isinstance(end, UNDECIDED)), None)
         if stopped is not None:
             if not changed and not refused:
                 raise stopped
@@ -139,7 +143,7 @@ class BulkChange:
         while True:
             try:
                 step = await self.step(done.cursor)
-            except StoreUnavailable as error:
+            except UNDECIDED as error:
                 if not done.changed and not done.refused:
                     raise
                 return msgspec.structs.replace(done, stopped=error)
@@ -159,9 +163,10 @@ class BulkChange:
         filters = dict(self._filters)
         for name in ("start", "end"):
             if name in filters:
-                filters[name] = parse_moment(filters[name], now_ms=place.started_ms, zone=self._access.zone)
+                at_ms = parse_moment(filters[name], now_ms=place.started_ms, zone=self._access.zone)
+                filters[name] = datetime_of(at_ms)  # a small number would be taken for a mistake
         page = await self._access.find(**filters, limit=limit, cursor=place.place)
-        there = [record for record in page.records if record.job.created_ms <= place.started_ms + AHEAD_MS]
+        there = [record for record in page.records if _since_ms(record) <= place.started_ms + AHEAD_MS]
         target_ms = self._target_ms(place.started_ms)
         if target_ms is None:
             return page, there
@@ -179,10 +184,11 @@ class BulkChange:
 
 
 ChangeEnd = JobRecord | SchedulerError
+Chosen = TypeVar("Chosen")  # an id, or a job that was looked up
 
 
 async def change_each(
-    job_ids: Sequence[str], change: Callable[[str], Awaitable[JobRecord]], *, stops: bool = False
+    jobs: Sequence[Chosen], change: Callable[[Chosen], Awaitable[JobRecord]], *, stops: bool = False
 ) -> Sequence[ChangeEnd | None]:
     """Change these jobs, many at once: each is the job after the change, or why it was not changed.
 
@@ -190,23 +196,28 @@ async def change_each(
     """
     places, away = asyncio.Semaphore(TOGETHER), asyncio.Event()
 
-    async def one(job_id: str) -> ChangeEnd | None:
+    async def one(job: Chosen) -> ChangeEnd | None:
         async with places:
             if away.is_set() and stops:
                 return None
             try:
-                return await change(job_id)
+                return await change(job)
             except SchedulerError as error:
-                if isinstance(error, StoreUnavailable):
+                if isinstance(error, StoreUnavailable | StoreBroken):
                     away.set()
                 return error
 
-    return await asyncio.gather(*(one(job_id) for job_id in job_ids))
+    return await asyncio.gather(*(one(job) for job in jobs))
+
+
+def _since_ms(record: JobRecord) -> int:
+    """Since when it is as it is chosen: accepted and waiting, or ended; a retried job may have ended again."""
+    return record.job.created_ms if record.finished_ms is None else record.finished_ms
 
 
 def _is_refusal(end: ChangeEnd | None) -> TypeGuard[SchedulerError]:
-    """Was it decided that the job is not changed? What the store did not answer is met again."""
-    return isinstance(end, SchedulerError) and not isinstance(end, StoreUnavailable)
+    """Was it decided that the job is not changed? What is not decided is met again."""
+    return isinstance(end, SchedulerError) and not isinstance(end, UNDECIDED)
 
 
 def _read_change(change: Change | str) -> Change:

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from infinite_scheduler.bulk_change.job_changes import AHEAD_MS, SHOWN
+from infinite_scheduler.bulk_change.job_changes import AHEAD_MS, SHOWN, UNDECIDED
 from infinite_scheduler.bulk_change.step_cursor import StepCursor
-from infinite_scheduler.errors import InvalidRequest, SchedulerError, StoreUnavailable, TooLate, UnknownLetter
+from infinite_scheduler.errors import InvalidRequest, SchedulerError, TooLate, UnknownLetter
 from infinite_scheduler.ingest.replay import Replayer
 from infinite_scheduler.ingest.request import due_time
 from infinite_scheduler.model import Accepted
@@ -49,10 +49,10 @@ class LetterStep(msgspec.Struct, frozen=True, kw_only=True):
     ends: Sequence[LetterEnd]
     cursor: str | None
     searched_to_ms: int | None  # letters that failed before this moment were looked at; None: there is nothing more
-    stopped: StoreUnavailable | None = None  # the store did not answer in the middle: go on with the cursor later
+    stopped: SchedulerError | None = None  # why the rest was not decided: go on with the cursor later
 
 
-Deal = Callable[[Sequence[DeadLetter], int], Awaitable[tuple[Sequence[LetterEnd], StoreUnavailable | None]]]
+Deal = Callable[[Sequence[DeadLetter], int], Awaitable[tuple[Sequence[LetterEnd], SchedulerError | None]]]
 """Deals with letters in order: what became of those that it came to, and why it stopped before the last."""
 
 
@@ -80,7 +80,7 @@ class BulkLetters:
     async def step(self, cursor: str | None = None, limit: int | None = None) -> LetterStep:
         """Deal with the letters of one page; go on with the cursor until it is None.
 
-        Raises StoreUnavailable if the store does not answer before anything is done.
+        Raises StoreUnavailable if the store does not answer before anything is done, and StoreBroken likewise.
         """
         described = (self._change, self._filters)
         place = StepCursor(self._started_ms) if cursor is None else StepCursor.parse(cursor, described)
@@ -134,9 +134,7 @@ def bulk_replay(
             return None
         return due_time(at, delay, now_ms=started_ms, zone=zone)[0]
 
-    async def deal(
-        letters: Sequence[DeadLetter], started_ms: int
-    ) -> tuple[Sequence[LetterEnd], StoreUnavailable | None]:
+    async def deal(letters: Sequence[DeadLetter], started_ms: int) -> tuple[Sequence[LetterEnd], SchedulerError | None]:
         return await replay_each(replayer, letters, at_ms(started_ms))
 
     at_ms(now_ms)
@@ -148,9 +146,7 @@ def bulk_replay(
 def bulk_drop(inbox: Inbox, filters: Mapping[str, Any], *, now_ms: int, zone: ZoneInfo) -> BulkLetters:
     """Drop all that match."""
 
-    async def deal(
-        letters: Sequence[DeadLetter], started_ms: int
-    ) -> tuple[Sequence[LetterEnd], StoreUnavailable | None]:
+    async def deal(letters: Sequence[DeadLetter], started_ms: int) -> tuple[Sequence[LetterEnd], SchedulerError | None]:
         del started_ms
         return await drop_each(inbox, letters), None
 
@@ -163,13 +159,13 @@ def bulk_drop(inbox: Inbox, filters: Mapping[str, Any], *, now_ms: int, zone: Zo
 
 async def replay_each(
     replayer: Replayer, letters: Sequence[DeadLetter], at_ms: int | None
-) -> tuple[Sequence[LetterEnd], StoreUnavailable | None]:
-    """Replay letters one after the other, until the store does not answer."""
+) -> tuple[Sequence[LetterEnd], SchedulerError | None]:
+    """Replay letters one after the other, until one is not decided, as the store does not answer or is broken."""
     ends: list[LetterEnd] = []
     for letter in letters:
         try:
             ends.append(LetterEnd(letter=letter, accepted=await replayer.replay(letter, at_ms)))
-        except StoreUnavailable as error:
+        except UNDECIDED as error:
             return ends, error
         except SchedulerError as error:
             ends.append(LetterEnd(letter=letter, error=error))

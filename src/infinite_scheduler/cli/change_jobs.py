@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from infinite_scheduler.bulk_change.job_changes import BulkChange, BulkPreview, RefusedChange, change_each
+from infinite_scheduler.bulk_change.job_changes import UNDECIDED, BulkChange, BulkPreview, RefusedChange, change_each
 from infinite_scheduler.cli.confirm import confirmed
 from infinite_scheduler.cli.jobs import print_jobs
 from infinite_scheduler.cli.output import console
 from infinite_scheduler.cli.run import EXIT_CODES
 from infinite_scheduler.cli.store_session import StoreSession
-from infinite_scheduler.errors import InvalidRequest, SchedulerError, StoreUnavailable
+from infinite_scheduler.errors import InvalidRequest, SchedulerError
 from infinite_scheduler.model import Change, JobRecord
 from infinite_scheduler.views.job import job_view
 from infinite_scheduler.views.times import when
@@ -193,7 +193,7 @@ def _print_stop(session: StoreSession, tally: _JobTally, error: SchedulerError) 
     if session.out.as_json:
         session.out.record({"changed": tally.changed, "refused": tally.refused, "stopped": str(error)})
     else:
-        again = "; run the command again to go on" if isinstance(error, StoreUnavailable) else ""
+        again = "; run the command again to go on" if isinstance(error, UNDECIDED) else ""
         session.out.note(f"stopped: {tally.sentence()}{again}")
 
 

@@ -238,8 +238,7 @@ class DeadLetterSender:
         """Send what waits; permanently refused letters are sent again one by one, to find the cause."""
         await self._write_down(queue)
         queue.drop([letter.id for letter in queue.letters.values() if self._is_others(letter)])
-        if queue.wait_ms:  # they may have waited for hours: meanwhile a person may have dropped or replayed some
-            await self._forget_unwanted(queue)
+        await self._forget_unwanted(queue)
         letters = list(queue.letters.values())
         ends = await self._deliver(letters)
         await self._settle(queue, {key: error for key, error in ends.items() if error is None})
@@ -259,9 +258,13 @@ class DeadLetterSender:
             queue.works()
 
     async def _forget_unwanted(self, queue: _Queue) -> None:
-        """Send only what is still to be sent by the store."""
-        states = await self._inbox.letter_states(list(queue.letters))
-        queue.drop([key for key in queue.letters if states.get(key) is not LetterState.UNSENT])
+        """Send only what is still to be sent by the store.
+
+        Letters may wait for hours, for their topic or behind others: meanwhile a person may drop or replay some.
+        """
+        asked = list(queue.letters)  # more may come while the store is asked
+        states = await self._inbox.letter_states(asked)
+        queue.drop([key for key in asked if states.get(key) is not LetterState.UNSENT])
 
     async def _settle(self, queue: _Queue, ends: Mapping[str, SendError | None]) -> None:
         """These are sent, or permanently refused: record it in the store before anything is sent again."""

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "jobs that were accepted later are changed too",
         JOBS,
-        "if record.job.created_ms <= place.started_ms + AHEAD_MS]\n",
+        "if _since_ms(record) <= place.started_ms + AHEAD_MS]\n",
         "]\n",
         CHANGES,
     ),
@@ -51,6 +51,13 @@ MUTANTS = (
         "due_ms = self._target_ms(place.started_ms) if",
         "due_ms = self._target_ms(self._access.now_ms()) if",
         CHANGES,
+    ),
+    Mutant(
+        "jobs whose owner does not answer, or whose store is full, count as refused and are skipped",
+        JOBS,
+        "UNDECIDED: Final = (Unavailable, StoreBroken)\n",
+        "UNDECIDED: Final = (StoreUnavailable,)\n",
+        (*CHANGES, "-k", "nothing_was_decided"),
     ),
     Mutant(
         "jobs whose change the store did not answer are skipped",

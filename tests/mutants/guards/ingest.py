@@ -314,8 +314,15 @@ MUTANTS = (
     Mutant(
         "a letter that was dropped while its topic was away is sent",
         LETTERS,
-        "        if queue.wait_ms:  # they may",
-        "        if False:  # they may",
+        "        await self._forget_unwanted(queue)\n",
+        "",
+        SENDER,
+    ),
+    Mutant(
+        "a letter that comes while the store is asked for others is forgotten",
+        LETTERS,
+        "for key in asked if",
+        "for key in queue.letters if",
         SENDER,
     ),
     Mutant(
