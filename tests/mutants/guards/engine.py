@@ -32,6 +32,7 @@ AGREED = ("tests/unit/test_agreed_clock.py",)
 DESTINATION = ("tests/unit/test_engine_destination.py",)
 CANCELLED = ("tests/unit/test_engine_cancelled.py", "tests/unit/test_broken_handlers.py")
 BAD = ("tests/unit/test_engine_bad_outcomes.py",)
+VERDICTS = ("tests/unit/test_judge.py",)
 
 SIMULATION = tuple(f"tests/simulation/test_simulation.py::test_no_promise_is_broken[{chunk}]" for chunk in range(4))
 """A fifth of the seeds: enough for a missing rule of memory to show, in half a minute."""
@@ -835,14 +836,14 @@ MUTANTS = (
         JUDGE,
         "        except Exception as broken:  # noqa: BLE001",
         "        except ZeroDivisionError as broken:  # noqa: BLE001",
-        BAD,
+        VERDICTS,
     ),
     Mutant(
         "a wished moment is rounded down",
         JUDGE,
         "wished = now_ms + after // MS + bool(after % MS)",
         "wished = now_ms + after // MS",
-        (*OUTCOMES, *BAD, "tests/unit/test_retry.py"),
+        VERDICTS,
     ),
     Mutant(
         "an error with a NUL is written as it is",
