@@ -23,6 +23,7 @@ from infinite_scheduler.handlers.answers import Answer
 from infinite_scheduler.handlers.python import PythonHandler, load_function
 from infinite_scheduler.model import Done, Failed, Job, JobId, Retry
 from infinite_scheduler.observe.context import current_job, job_fields
+from tests.waiting import until_async
 
 
 class Refused(Exception):
@@ -250,13 +251,20 @@ async def test_a_stop_kills_what_runs_and_reports_nothing(tmp_path: Path) -> Non
     assert not reports
 
 
-async def test_a_worker_that_died_while_idle_is_replaced_without_charging_the_job() -> None:
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "not noticed before the job is sent"])
+async def test_a_worker_that_died_while_idle_is_replaced_without_charging_the_job(
+    noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reports = Reports()
+    if not noticed:
+        monkeypatch.setattr("infinite_scheduler.handlers.processes.Worker.alive", True)
     async with running() as handler:
         await handler.handle([job(1, "pid")], reports)
         first = reports[job(1, "pid")]
         assert isinstance(first, Failed)
         os.kill(int(first.reason), signal.SIGKILL)
+        status = Path(f"/proc/{first.reason}/stat")
+        await until_async(lambda: status.read_text().rpartition(")")[2].split()[0] == "Z")
         await handler.handle([job(2, "pid")], reports)
     second = reports[job(2, "pid")]
     assert isinstance(second, Failed)

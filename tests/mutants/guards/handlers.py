@@ -73,8 +73,6 @@ MUTANTS = (
         "        for _ in range(2):\n",
         "        for _ in range(1):\n",
         POOL,
-        survives="an idle worker that has died is found before it is used; the second try is for one that dies in the "
-        "moment between, which cannot be hit from outside",
     ),
     Mutant(
         "a worker that is dead is used again",
