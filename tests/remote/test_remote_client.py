@@ -183,6 +183,8 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
             with_key(spec(far), JobId.make(far - 1, 0, 1, later=True)),  # early
             with_key(spec(far), JobId.make(far + 1, 0, 1, later=True)),  # late, although it is not due
             with_key(spec(1000), JobId.make(2000, 0, 1)),  # due, but not now
+            with_key(spec(1000), JobId.make(1000, 0, 1)),  # of a day whose table may be gone
+            with_key(spec(far), JobId.make(far, 0, 3, later=True)),  # there are three priorities
             with_key(spec(far), JobId.make(far, 2, 1, later=True)),  # there are two shards
             with_key(spec(far), JobId.make(far, 0, 0, later=True)),  # another priority
             with_key(spec(far), JobId.make(far, 0, 1)),  # far ahead, and it does not say so
@@ -197,6 +199,24 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
         with pytest.raises(IdRefused, match="belongs to another job"):
             await own.submit([with_key(other, good.key)])
         assert (await own.survey()).counts[APP]["accepted"] == 1
+
+
+@pytest.mark.parametrize("fields", [{"data": 2}, {"app": "mail"}, {"idempotency_key": "l"}])
+async def test_one_id_for_two_jobs_of_a_call_is_refused_and_nothing_accepted(
+    remote: RemoteRig, fields: dict[str, Any]
+) -> None:
+    far = 4_000_000_000_000
+    whole = {"app": APP, "data": 1, "idempotency_key": "k", "scheduled_ms": far, "absolute": True}
+    async with Client(remote.own) as own:
+        await own.register("mail", 2)
+        key = bytes(JobId.make(far, 0, 1, later=True))
+        pair = [
+            msgspec.structs.replace(make_spec(**{**whole, **more}), key=key)
+            for more in ({}, {"idempotency_key": "other", **fields})
+        ]
+        with pytest.raises(IdRefused):
+            await own.submit(pair)
+        assert not (await own.find()).records
 
 
 async def test_a_clock_that_is_wrong_here_does_not_matter(remote: RemoteRig) -> None:

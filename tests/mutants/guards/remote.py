@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "an id from outside is not checked",
         "store/sql/new_rows.py",
-        "        if not on_time or not kept or drawn.priority is not spec.priority:\n",
+        "        if not on_time or not kept or priority_of(drawn) != spec.priority:\n",
         "        if False:\n",
         (*CLIENT, "-k", "does_not_fit"),
     ),
@@ -69,6 +69,20 @@ MUTANTS = (
         "        row = self._drawn.get(key)\n",
         "        row = None\n",
         (*CLIENT, "-k", "does_not_fit"),
+    ),
+    Mutant(
+        "an id from outside may name a table of long ago",
+        "store/sql/new_rows.py",
+        "        on_time = due_ms >= now_ms - BEHIND_MS and (\n",
+        "        on_time = (\n",
+        (*CLIENT, "-k", "does_not_fit"),
+    ),
+    Mutant(
+        "two jobs of one call may have one id",
+        "store/sql/new_rows.py",
+        "        elif row.spec != spec:\n",
+        "        elif False:\n",
+        (*CLIENT, "-k", "one_id"),
     ),
     Mutant(
         "ids are drawn by the clock of the client",
