@@ -31,9 +31,23 @@ MUTANTS = (
     Mutant(
         "a refusal after a lost answer is taken for the answer",
         "store/http/http_session.py",
-        "                if not in_doubt:\n                    raise\n",
+        '                if not in_doubt or request.method == "GET":\n                    raise\n',
         "                raise\n",
         LOST,
+    ),
+    Mutant(
+        "what a proxy says after a lost answer is taken for the answer",
+        "store/http/http_session.py",
+        "(Unavailable, IdRefused, ConfigError, StoreMismatch, StoreBroken)",
+        "(Unavailable, IdRefused)",
+        (*LOST, "-k", "share_a_lost_answer"),
+    ),
+    Mutant(
+        "jobs whose answer cannot be read count as refused",
+        "store/http/http_session.py",
+        '            if request.method == "GET":\n                raise\n',
+        "            raise\n",
+        (*LOST, "-k", "cannot_be_read"),
     ),
     Mutant(
         "jobs are sent without ids",
