@@ -130,14 +130,15 @@ async def test_jobs_whose_answer_cannot_be_read_are_not_sent_again(
 async def test_a_server_that_reads_no_more_is_given_up(remote: RemoteRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_session, "SENDING_MS", 200)
     with broken(remote.url) as (proxy, url):
-        url += "?connect_timeout=0.5"
-        async with Client(url, settings={"store.silence": "100ms", "store.lock_wait": "50ms"}) as client:
+        settings = {"store.silence": "100ms", "store.lock_wait": "50ms"}
+        async with Client(f"{url}?connect_timeout=0.5", settings=settings) as client:
             proxy.fall_silent()
             jobs = [NewJob(data="x" * 1_000_000, delay="1h") for _ in range(16)]  # more than sockets hold
             async with asyncio.timeout(20):
                 with pytest.raises(StoreUnavailable, match="has not answered"):
                     await client.schedule_many(APP, jobs)
-            proxy.speak()
+            proxy.close()
+            await asyncio.sleep(0.05)  # connections that still had something to send learn that nobody reads it
 
 
 async def test_a_cancel_whose_answer_was_lost_is_granted(remote: RemoteRig) -> None:
