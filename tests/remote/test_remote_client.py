@@ -31,6 +31,7 @@ from infinite_scheduler.model import JobId
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.status_api import JobStatusApi
 from infinite_scheduler.store.http.answer_errors import error_of
+from infinite_scheduler.store.http.drawn_ids import DrawnIds
 from infinite_scheduler.testing import ManualClock
 from tests.remote.remote_rig import APP, RemoteRig, remote_rig
 from tests.servers.certificates import make_certificates
@@ -227,6 +228,16 @@ async def test_a_clock_that_is_wrong_here_does_not_matter(remote: RemoteRig) -> 
         assert abs(record.job.due_ms - record.job.created_ms) < 60_000, "due by the clock of the server"
         clock.step_wall(10**9)
         assert (await own.get((await client.schedule(APP, 2, delay=0)).id)).job.data == 2
+
+
+def test_a_server_that_answers_slowly_is_not_thought_to_be_ahead() -> None:
+    clock = ManualClock()
+    ids = DrawnIds(clock)
+    ids.shards = {APP: 2}
+    clock.advance(10_000)  # the server looked for long, and at its clock afterwards
+    ids.set_clock(clock.wall_ms(), clock.wall_ms())
+    (key,) = ids.draw([make_spec(APP, scheduled_ms=0, absolute=False, data=1)])
+    assert JobId(key).due_ms <= clock.wall_ms(), "a second ahead it would be refused"
 
 
 async def test_data_that_is_too_large_for_the_server_is_refused_in_its_words(tmp_path: Path) -> None:

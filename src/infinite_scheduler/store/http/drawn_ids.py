@@ -21,9 +21,12 @@ class DrawnIds:
         self._turns = itertools.count(random.randrange(256))  # noqa: S311 - so that clients do not all begin with one
         self.shards: dict[str, int] = {}
 
-    def set_clock(self, server_ms: int, asked_ms: int, answered_ms: int) -> None:
-        """The server's clock, read between two readings of this one."""
-        self._offset_ms = server_ms - (asked_ms + answered_ms) // 2
+    def set_clock(self, server_ms: int, answered_ms: int) -> None:
+        """The server's clock, read before this one showed `answered_ms`.
+
+        So it is never thought to be ahead of what it is: ids may be minutes behind it, but hardly ahead of it.
+        """
+        self._offset_ms = server_ms - answered_ms
 
     def draw(self, specs: Sequence[JobSpec]) -> Sequence[bytes]:
         """An id for each job, in order; one that has an id keeps it. All apps must be known."""

@@ -229,9 +229,8 @@ class HttpStore(Store):
         )
 
     async def survey(self) -> Survey:
-        asked_ms = self._clock.wall_ms()
         found = await self._session.ask(HttpRequest(method="GET", path=path("survey")), _survey)
-        self._ids.set_clock(found.now_ms, asked_ms, self._clock.wall_ms())
+        self._ids.set_clock(found.now_ms, self._clock.wall_ms())
         self._ids.shards = {app.name: app.shards for app in found.view.apps}
         return Survey(view=found.view, counts=found.counts)
 
