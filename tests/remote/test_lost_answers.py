@@ -61,7 +61,7 @@ async def test_without_ids_that_can_be_sent_again_a_lost_answer_is_unknown(
     remote: RemoteRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = bytes(6) + b"\x80\x04\x80" + bytes(7)
-    monkeypatch.setattr(drawn_ids.DrawnIds, "draw", lambda _, specs: [refused for _ in specs])
+    monkeypatch.setattr(drawn_ids.DrawnIds, "draw", lambda _, specs, later=False: [refused for _ in specs])
     with broken(remote.url) as (proxy, url):
         async with Client(url) as client:
             assert (await client.schedule(APP, 1, delay="1h")).id in await jobs_in(remote.own)

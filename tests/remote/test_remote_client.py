@@ -1,6 +1,6 @@
 """The same code over the store's own URL and over the URL of a server: the same jobs, the same errors."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from infinite_scheduler.errors import (
     UnknownNode,
 )
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.model import JobId
+from infinite_scheduler.model import Accepted, JobId, JobSpec
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.status_api import JobStatusApi
 from infinite_scheduler.store.http.answer_errors import error_of
 from infinite_scheduler.store.http.drawn_ids import DrawnIds
+from infinite_scheduler.store.http.http_store import HttpStore
 from infinite_scheduler.testing import ManualClock
 from tests.remote.remote_rig import APP, RemoteRig, remote_rig
 from tests.servers.certificates import make_certificates
@@ -238,6 +239,25 @@ def test_a_server_that_answers_slowly_is_not_thought_to_be_ahead() -> None:
     ids.set_clock(clock.wall_ms(), clock.wall_ms())
     (key,) = ids.draw([make_spec(APP, scheduled_ms=0, absolute=False, data=1)])
     assert JobId(key).due_ms <= clock.wall_ms(), "a second ahead it would be refused"
+
+
+async def test_a_job_for_a_day_without_a_table_has_an_id_that_can_be_sent_again(
+    remote: RemoteRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with store.ddl = false, if nobody has prepared tables for that day."""
+    sent: list[bool] = []
+    send = HttpStore._send_jobs
+
+    async def noted(store: HttpStore, specs: Sequence[JobSpec], keys: Sequence[bytes | None]) -> Sequence[Accepted]:
+        sent.append(all(keys))
+        return await send(store, specs, keys)
+
+    monkeypatch.setattr("infinite_scheduler.store.sql.store.can_be_made", lambda *_: False)
+    monkeypatch.setattr(HttpStore, "_send_jobs", noted)
+    async with Client(remote.url) as client, Client(remote.own) as own:
+        job = await client.schedule(APP, 1, delay="48h")
+        assert sent == [True, True]
+        assert (await own.get(job.id)).kept_in == f"{APP}_scheduled_jobs_later"
 
 
 async def test_data_that_is_too_large_for_the_server_is_refused_in_its_words(tmp_path: Path) -> None:

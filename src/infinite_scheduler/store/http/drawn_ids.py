@@ -28,8 +28,11 @@ class DrawnIds:
         """
         self._offset_ms = server_ms - answered_ms
 
-    def draw(self, specs: Sequence[JobSpec]) -> Sequence[bytes]:
-        """An id for each job, in order; one that has an id keeps it. All apps must be known."""
+    def draw(self, specs: Sequence[JobSpec], *, later: bool = False) -> Sequence[bytes]:
+        """An id for each job, in order; one that has an id keeps it. All apps must be known.
+
+        With `later`, jobs that are not due yet go to the table for later jobs, which every app has.
+        """
         now_ms = self._clock.wall_ms() + self._offset_ms
         chosen: dict[str, tuple[int, int]] = {}  # app → shard, and how many more jobs it takes
         drawn = []
@@ -42,5 +45,6 @@ class DrawnIds:
                 shard, left = next(self._turns) % self.shards[spec.app], CHUNK
             chosen[spec.app] = shard, left - 1
             due_ms = max(now_ms, spec.scheduled_ms)
-            drawn.append(bytes(JobId.make(due_ms, shard, spec.priority, later=due_ms > now_ms + LATER_MS)))
+            is_later = due_ms > (now_ms if later else now_ms + LATER_MS)
+            drawn.append(bytes(JobId.make(due_ms, shard, spec.priority, later=is_later)))
         return drawn

@@ -133,8 +133,9 @@ class HttpStore(Store):
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs under ids that are drawn here: if the answer is lost, the same are sent again.
 
-        Where the server cannot take such ids they are drawn anew, by its clock and apps as they are now; if even those
-        are refused, it draws them itself, and a lost answer is reported as unknown.
+        Where the server cannot take such ids they are drawn anew, by its clock and apps as they are now, and for no
+        table that may be missing; if even those are refused, it draws them itself, and a lost answer is reported as
+        unknown.
         """
         await self._know({spec.app for spec in specs})
         try:
@@ -142,7 +143,7 @@ class HttpStore(Store):
         except IdRefused:
             await self.survey()
         try:
-            return await self._send_jobs(specs, self._ids.draw(specs))
+            return await self._send_jobs(specs, self._ids.draw(specs, later=True))
         except IdRefused:
             return await self._send_jobs(specs, [None] * len(specs))
 
