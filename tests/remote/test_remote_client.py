@@ -180,6 +180,7 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
         return msgspec.structs.replace(made, key=bytes(key))
 
     far = 4_000_000_000_000
+    reserved = JobId.make(far, 0, 1, later=True)
     async with Client(remote.own) as own:
         bad = [
             with_key(spec(far), JobId.make(far - 1, 0, 1, later=True)),  # early
@@ -187,6 +188,7 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
             with_key(spec(1000), JobId.make(2000, 0, 1)),  # due, but not now
             with_key(spec(1000), JobId.make(1000, 0, 1)),  # of a day whose table may be gone
             with_key(spec(far), JobId.make(far, 0, 3, later=True)),  # there are three priorities
+            with_key(spec(far), reserved[:7] + bytes([reserved[7] | 1]) + reserved[8:]),
             with_key(spec(far), JobId.make(far, 2, 1, later=True)),  # there are two shards
             with_key(spec(far), JobId.make(far, 0, 0, later=True)),  # another priority
             with_key(spec(far), JobId.make(far, 0, 1)),  # far ahead, and it does not say so

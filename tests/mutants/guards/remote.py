@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "an id from outside is not checked",
         "store/sql/new_rows.py",
-        "        if not on_time or not kept or priority_of(drawn) != spec.priority:\n",
+        "        if not on_time or not kept or drawn[6:8] != flags:\n",
         "        if False:\n",
         (*CLIENT, "-k", "does_not_fit"),
     ),

@@ -17,7 +17,6 @@ from infinite_scheduler.model import (
     Shard,
     flags_of,
     key_text,
-    priority_of,
 )
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
@@ -185,7 +184,8 @@ class _IdMaker:
             due_ms == spec.scheduled_ms or spec.scheduled_ms < due_ms <= now_ms + AHEAD_MS
         )
         kept = drawn.later or (due_ms <= now_ms + LATER_MS and self._has_table(spec.app, due_ms))
-        if not on_time or not kept or priority_of(drawn) != spec.priority:
+        flags = flags_of(drawn.shard, spec.priority, drawn.later).to_bytes(2, "big")
+        if not on_time or not kept or drawn[6:8] != flags:
             raise IdRefused(
                 f"the id {drawn} does not fit its job, so nothing was accepted: draw another, or leave it out"
             )
