@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "jobs whose answer cannot be read count as refused",
         "store/http/http_session.py",
-        '            if request.method == "GET":\n                raise\n',
-        "            raise\n",
+        '        if request.method == "GET":\n            raise mismatch\n',
+        "        raise mismatch\n",
         (*LOST, "-k", "cannot_be_read"),
     ),
     Mutant(

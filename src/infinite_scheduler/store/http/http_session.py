@@ -109,7 +109,6 @@ class HttpSession:
         for attempt in range(1, TRIES + 1):
             try:
                 content = await self._send(session, request)
-                break
             except NoAnswer as error:
                 in_doubt = in_doubt or error.sent
                 if attempt == TRIES or session.closed or self._session is None or (in_doubt and not request.repeatable):
@@ -118,13 +117,10 @@ class HttpSession:
                 if not in_doubt or request.method == "GET":
                     raise
                 raise self._no_answer(request, error, in_doubt=True) from error
+            else:
+                return self._decoded(request, content, decoder)
             await sleep(self._clock, 50 * 2**attempt)
-        try:
-            return self._decoded(content, decoder)
-        except StoreMismatch as error:
-            if request.method == "GET":
-                raise
-            raise self._no_answer(request, error, in_doubt=True) from error
+        raise AssertionError("unreachable")
 
     def _no_answer(self, request: HttpRequest, error: Exception, *, in_doubt: bool) -> StoreUnavailable:
         if request.method == "GET" or not in_doubt:
@@ -165,11 +161,14 @@ class HttpSession:
             raise not_a_server(self.place, f"it redirects to {location}")
         raise error_of(status, content, self.place)
 
-    def _decoded(self, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    def _decoded(self, request: HttpRequest, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise not_a_server(self.place, f"its answer cannot be read: {error}") from None
+            mismatch = not_a_server(self.place, f"its answer cannot be read: {error}")
+        if request.method == "GET":
+            raise mismatch
+        raise self._no_answer(request, mismatch, in_doubt=True)
 
 
 def _reason(error: BaseException) -> str:
