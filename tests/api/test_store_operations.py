@@ -57,7 +57,7 @@ async def test_each_needs_its_role(tmp_path: Path) -> None:
                 expected = 200 if roles.index(role) >= roles.index(needed) else 403
                 assert answer.status == expected, (path, role, answer.content)
         audit = (await api.get("/v1/audit", headers=by(Role.READ))).value["records"]
-        assert [one["verb"] for one in audit] == ["replay dead letter", "recount app"]
+        assert [one["verb"] for one in audit] == ["replay dead letter", "recount app", "add app"]
 
 
 async def test_a_survey_has_all_that_the_store_says(api: ApiRig) -> None:
@@ -83,6 +83,11 @@ async def test_keys_that_belong_to_jobs_are_named_and_none_is_taken(api: ApiRig)
     other = await api.post("/v1/jobs", {"app": APP, "delay": "1h", "idempotency_key": "taken", "digest": "00"})
     assert other.problem == "key-conflict"
     assert other.value["about"] == {"app": APP, "key": "taken", "job_id": job}
+
+
+async def test_a_key_that_no_job_can_have_is_refused(api: ApiRig) -> None:
+    answer = await api.post(f"/v1/apps/{APP}/keys", {"keys": ["taken", "a\0b"]})
+    assert answer.problem == "invalid-request", "not every database could look for it"
 
 
 @pytest.mark.parametrize("digest", ["0", "0g", "00" * 33, "AA"])

@@ -1,6 +1,6 @@
 """The same code over the store's own URL and over the URL of a server: the same jobs, the same errors."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from infinite_scheduler.errors import (
     UnknownNode,
 )
 from infinite_scheduler.ingest.request import make_spec
-from infinite_scheduler.model import JobId
+from infinite_scheduler.model import Accepted, JobId, JobSpec
 from infinite_scheduler.scheduler import Scheduler
 from infinite_scheduler.status_api import JobStatusApi
 from infinite_scheduler.store.http.answer_errors import error_of
+from infinite_scheduler.store.http.drawn_ids import DrawnIds
+from infinite_scheduler.store.http.http_store import HttpStore
 from infinite_scheduler.testing import ManualClock
 from tests.remote.remote_rig import APP, RemoteRig, remote_rig
 from tests.servers.certificates import make_certificates
@@ -178,11 +180,15 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
         return msgspec.structs.replace(made, key=bytes(key))
 
     far = 4_000_000_000_000
+    reserved = JobId.make(far, 0, 1, later=True)
     async with Client(remote.own) as own:
         bad = [
             with_key(spec(far), JobId.make(far - 1, 0, 1, later=True)),  # early
             with_key(spec(far), JobId.make(far + 1, 0, 1, later=True)),  # late, although it is not due
             with_key(spec(1000), JobId.make(2000, 0, 1)),  # due, but not now
+            with_key(spec(1000), JobId.make(1000, 0, 1)),  # of a day whose table may be gone
+            with_key(spec(far), JobId.make(far, 0, 3, later=True)),  # there are three priorities
+            with_key(spec(far), reserved[:7] + bytes([reserved[7] | 1]) + reserved[8:]),
             with_key(spec(far), JobId.make(far, 2, 1, later=True)),  # there are two shards
             with_key(spec(far), JobId.make(far, 0, 0, later=True)),  # another priority
             with_key(spec(far), JobId.make(far, 0, 1)),  # far ahead, and it does not say so
@@ -199,6 +205,24 @@ async def test_an_id_that_does_not_fit_its_job_is_refused_and_nothing_accepted(r
         assert (await own.survey()).counts[APP]["accepted"] == 1
 
 
+@pytest.mark.parametrize("fields", [{"data": 2}, {"app": "mail"}, {"idempotency_key": "l"}])
+async def test_one_id_for_two_jobs_of_a_call_is_refused_and_nothing_accepted(
+    remote: RemoteRig, fields: dict[str, Any]
+) -> None:
+    far = 4_000_000_000_000
+    whole = {"app": APP, "data": 1, "idempotency_key": "k", "scheduled_ms": far, "absolute": True}
+    async with Client(remote.own) as own:
+        await own.register("mail", 2)
+        key = bytes(JobId.make(far, 0, 1, later=True))
+        pair = [
+            msgspec.structs.replace(make_spec(**{**whole, **more}), key=key)
+            for more in ({}, {"idempotency_key": "other", **fields})
+        ]
+        with pytest.raises(IdRefused):
+            await own.submit(pair)
+        assert not (await own.find()).records
+
+
 async def test_a_clock_that_is_wrong_here_does_not_matter(remote: RemoteRig) -> None:
     clock = ManualClock()  # years behind
     async with Client(remote.url, clock=clock) as client, Client(remote.own) as own:
@@ -207,6 +231,35 @@ async def test_a_clock_that_is_wrong_here_does_not_matter(remote: RemoteRig) -> 
         assert abs(record.job.due_ms - record.job.created_ms) < 60_000, "due by the clock of the server"
         clock.step_wall(10**9)
         assert (await own.get((await client.schedule(APP, 2, delay=0)).id)).job.data == 2
+
+
+def test_a_server_that_answers_slowly_is_not_thought_to_be_ahead() -> None:
+    clock = ManualClock()
+    ids = DrawnIds(clock)
+    ids.shards = {APP: 2}
+    clock.advance(10_000)  # the server looked for long, and at its clock afterwards
+    ids.set_clock(clock.wall_ms(), clock.wall_ms())
+    (key,) = ids.draw([make_spec(APP, scheduled_ms=0, absolute=False, data=1)])
+    assert JobId(key).due_ms <= clock.wall_ms(), "a second ahead it would be refused"
+
+
+async def test_a_job_for_a_day_without_a_table_has_an_id_that_can_be_sent_again(
+    remote: RemoteRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with store.ddl = false, if nobody has prepared tables for that day."""
+    sent: list[bool] = []
+    send = HttpStore._send_jobs
+
+    async def noted(store: HttpStore, specs: Sequence[JobSpec], keys: Sequence[bytes | None]) -> Sequence[Accepted]:
+        sent.append(all(keys))
+        return await send(store, specs, keys)
+
+    monkeypatch.setattr("infinite_scheduler.store.sql.store.can_be_made", lambda *_: False)
+    monkeypatch.setattr(HttpStore, "_send_jobs", noted)
+    async with Client(remote.url) as client, Client(remote.own) as own:
+        job = await client.schedule(APP, 1, delay="48h")
+        assert sent == [True, True]
+        assert (await own.get(job.id)).kept_in == f"{APP}_scheduled_jobs_later"
 
 
 async def test_data_that_is_too_large_for_the_server_is_refused_in_its_words(tmp_path: Path) -> None:

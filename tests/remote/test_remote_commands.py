@@ -243,6 +243,7 @@ def answering(status: int, content: bytes, **headers: str) -> Iterator[tuple[str
         (404, b'{"type": "about:blank", "detail": "x"}', BAD_INPUT, "(it answers 404)"),
         (403, b"go away", BAD_INPUT, "lets nobody in with this token, and answers 403"),
         (502, b"<html>", NO_STORE, "answers 502, as a proxy does whose server is away"),
+        (429, b"slow down", NO_STORE, "lets nobody in for the moment, and answers 429: try again later"),
         (418, b'{"type": "urn:infinite-scheduler:problem:new", "detail": "too new"}', BAD_INPUT, "error: too new"),
         (
             404,

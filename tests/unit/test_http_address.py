@@ -36,6 +36,8 @@ def test_a_url_names_a_server(url: str, address: HttpAddress) -> None:
         ("http://ci@here:7070", "expected no user and no password"),
         ("http://", "expected a host"),
         ("http://:7070", "expected a host"),
+        ("http://here:70700", "expected a port from 1 to 65535"),
+        ("http://here:0", "expected a port from 1 to 65535"),
         ("http://here:7070#there", "expected http://HOST:7070"),
         ("http://here?sslrootcert=/ca.pem", "sslrootcert is for TLS: use https://"),
         ("https://here?sslrootcrt=/ca.pem", "unknown option sslrootcrt; use one of sslrootcert, connect_timeout; did"),

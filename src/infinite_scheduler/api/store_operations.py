@@ -27,6 +27,7 @@ from infinite_scheduler.policy.calendar import parse_moment
 from infinite_scheduler.store.cluster_state import AppInfo, View
 from infinite_scheduler.store.inbox import LetterQuery, LetterState
 from infinite_scheduler.store.ledger import Forecast, ForecastQuery, Recount, Role
+from infinite_scheduler.store.looking import Query, check_filters
 from infinite_scheduler.views.dead_letter import LetterDetails, letter_details
 from infinite_scheduler.views.job import AcceptedView, accepted_view
 
@@ -118,7 +119,8 @@ async def survey_store(api: ApiContext, request: ApiRequest) -> StoreSurvey:
 async def register_app(api: ApiContext, request: ApiRequest) -> AppInfo:
     """Add an app."""
     wanted: NewApp = request.body
-    return await api.client.register(wanted.app, wanted.shards)
+    async with audited(api, request.actor, "add app", wanted.app):
+        return await api.client.register(wanted.app, wanted.shards)
 
 
 async def recount_app(api: ApiContext, request: ApiRequest) -> Recount:
@@ -131,6 +133,8 @@ async def recount_app(api: ApiContext, request: ApiRequest) -> Recount:
 async def find_holders(api: ApiContext, request: ApiRequest) -> KeyHolders:
     """Whom idempotency keys belong to."""
     asked: AskedKeys = request.body
+    for key in asked.keys:
+        check_filters(Query(idempotency_key=key))
     found = await api.client.holders(request.path["app"], asked.keys)
     return KeyHolders(
         holders={key: KeyHolder(id=key_text(one.key), digest=one.digest.hex()) for key, one in found.items()}

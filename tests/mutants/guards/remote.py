@@ -31,9 +31,23 @@ MUTANTS = (
     Mutant(
         "a refusal after a lost answer is taken for the answer",
         "store/http/http_session.py",
-        "                if not in_doubt:\n                    raise\n",
+        '                if not in_doubt or request.method == "GET":\n                    raise\n',
         "                raise\n",
         LOST,
+    ),
+    Mutant(
+        "what a proxy says after a lost answer is taken for the answer",
+        "store/http/http_session.py",
+        "(Unavailable, IdRefused, ConfigError, StoreMismatch, StoreBroken)",
+        "(Unavailable, IdRefused)",
+        (*LOST, "-k", "share_a_lost_answer"),
+    ),
+    Mutant(
+        "jobs whose answer cannot be read count as refused",
+        "store/http/http_session.py",
+        '        if request.method == "GET":\n            raise mismatch\n',
+        "        raise mismatch\n",
+        (*LOST, "-k", "cannot_be_read"),
     ),
     Mutant(
         "jobs are sent without ids",
@@ -45,7 +59,7 @@ MUTANTS = (
     Mutant(
         "an id from outside is not checked",
         "store/sql/new_rows.py",
-        "        if not on_time or not kept or drawn.priority is not spec.priority:\n",
+        "        if not on_time or not kept or drawn[6:8] != flags:\n",
         "        if False:\n",
         (*CLIENT, "-k", "does_not_fit"),
     ),
@@ -69,6 +83,20 @@ MUTANTS = (
         "        row = self._drawn.get(key)\n",
         "        row = None\n",
         (*CLIENT, "-k", "does_not_fit"),
+    ),
+    Mutant(
+        "an id from outside may name a table of long ago",
+        "store/sql/new_rows.py",
+        "        on_time = due_ms >= now_ms - BEHIND_MS and (\n",
+        "        on_time = (\n",
+        (*CLIENT, "-k", "does_not_fit"),
+    ),
+    Mutant(
+        "two jobs of one call may have one id",
+        "store/sql/new_rows.py",
+        "        elif row.spec != spec:\n",
+        "        elif False:\n",
+        (*CLIENT, "-k", "one_id"),
     ),
     Mutant(
         "ids are drawn by the clock of the client",

@@ -22,7 +22,7 @@ SETTING_HINT: Final = "store.token, or INFINITE_SCHEDULER_STORE__TOKEN, names th
 _CARRIED: Final = ("app", "known", "key", "job_id", "store")
 """The attributes of errors that go with their problems."""
 
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
+_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 
 
 class NoAnswer(Exception):
@@ -112,6 +112,8 @@ def _of_status(status: int, place: str) -> SchedulerError | NoAnswer:
     """What an answer means that no Infinite Scheduler has written: a proxy is in between, or it is another server."""
     if status in {_UNAUTHORIZED, _FORBIDDEN}:
         return ConfigError(f"{place} lets nobody in with this token, and answers {status}: {SETTING_HINT}")
+    if status == _TOO_MANY:
+        return Unavailable(f"{place} lets nobody in for the moment, and answers {status}: try again later")
     if status >= _SERVER_ERROR:
         return NoAnswer(f"{place} answers {status}, as a proxy does whose server is away", sent=True)
     return not_a_server(place, f"it answers {status}")

@@ -21,12 +21,18 @@ class DrawnIds:
         self._turns = itertools.count(random.randrange(256))  # noqa: S311 - so that clients do not all begin with one
         self.shards: dict[str, int] = {}
 
-    def set_clock(self, server_ms: int, asked_ms: int, answered_ms: int) -> None:
-        """The server's clock, read between two readings of this one."""
-        self._offset_ms = server_ms - (asked_ms + answered_ms) // 2
+    def set_clock(self, server_ms: int, answered_ms: int) -> None:
+        """The server's clock, read before this one showed `answered_ms`.
 
-    def draw(self, specs: Sequence[JobSpec]) -> Sequence[bytes]:
-        """An id for each job, in order; one that has an id keeps it. All apps must be known."""
+        So it is never thought to be ahead of what it is: ids may be minutes behind it, but hardly ahead of it.
+        """
+        self._offset_ms = server_ms - answered_ms
+
+    def draw(self, specs: Sequence[JobSpec], *, later: bool = False) -> Sequence[bytes]:
+        """An id for each job, in order; one that has an id keeps it. All apps must be known.
+
+        With `later`, jobs that are not due yet go to the table for later jobs, which every app has.
+        """
         now_ms = self._clock.wall_ms() + self._offset_ms
         chosen: dict[str, tuple[int, int]] = {}  # app → shard, and how many more jobs it takes
         drawn = []
@@ -39,5 +45,6 @@ class DrawnIds:
                 shard, left = next(self._turns) % self.shards[spec.app], CHUNK
             chosen[spec.app] = shard, left - 1
             due_ms = max(now_ms, spec.scheduled_ms)
-            drawn.append(bytes(JobId.make(due_ms, shard, spec.priority, later=due_ms > now_ms + LATER_MS)))
+            is_later = due_ms > (now_ms if later else now_ms + LATER_MS)
+            drawn.append(bytes(JobId.make(due_ms, shard, spec.priority, later=is_later)))
         return drawn

@@ -62,6 +62,9 @@ def read_http_url(url: str) -> HttpAddress:
         )
     if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+)(:[0-9]{1,5})?", pieces.server):
         raise ValueError(f"expected a host: {EXAMPLE}")
+    port = re.search(r":([0-9]+)$", pieces.server)
+    if port is not None and not 1 <= int(port[1]) <= 65_535:
+        raise ValueError(f"expected a port from 1 to 65535: {EXAMPLE}")
     options = _options(pieces.query)
     scheme = pieces.lead.strip().lower()
     if "sslrootcert" in options and scheme != "https://":

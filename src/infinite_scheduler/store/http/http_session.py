@@ -1,6 +1,7 @@
 """Asks a server: one session with its connections, time-outs, and repeats of what may be repeated."""
 
 import asyncio
+import io
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -10,7 +11,7 @@ import msgspec
 from yarl import URL
 
 from infinite_scheduler.clock import Clock, sleep
-from infinite_scheduler.errors import ConfigError, IdRefused, StoreUnavailable, Unavailable
+from infinite_scheduler.errors import ConfigError, IdRefused, StoreBroken, StoreMismatch, StoreUnavailable, Unavailable
 from infinite_scheduler.store.http.answer_errors import NoAnswer, error_of, not_a_server
 from infinite_scheduler.store.http.http_address import HttpAddress
 
@@ -22,10 +23,19 @@ TRIES: Final = 4
 SILENCE_MS: Final = 20_000
 """How long an answer may take by default, besides the time for which the request itself may wait."""
 
+SENDING_MS: Final = 60_000
+"""How long sending a request may take, or waiting for a connection to send it: a server may read no more."""
+
 CLOSE_S: Final = 5.0
 """How long a close waits for answers."""
 
+SAYS_NOTHING: Final = (Unavailable, IdRefused, ConfigError, StoreMismatch, StoreBroken)
+"""Errors that say nothing about an earlier try of the same request: it may have taken effect."""
+
 CONNECTIONS: Final = 16
+LARGE: Final = 1 << 20
+"""Bodies of more bytes are handed to the connection in pieces, so that the event loop has its turns."""
+
 _OK: Final = 200
 _REDIRECT: Final = 300
 
@@ -98,15 +108,17 @@ class HttpSession:
         in_doubt = False
         for attempt in range(1, TRIES + 1):
             try:
-                return self._decoded(await self._send(session, request), decoder)
+                content = await self._send(session, request)
             except NoAnswer as error:
                 in_doubt = in_doubt or error.sent
                 if attempt == TRIES or session.closed or self._session is None or (in_doubt and not request.repeatable):
                     raise self._no_answer(request, error, in_doubt=in_doubt) from error
-            except (Unavailable, IdRefused) as error:
-                if not in_doubt:
+            except SAYS_NOTHING as error:
+                if not in_doubt or request.method == "GET":
                     raise
                 raise self._no_answer(request, error, in_doubt=True) from error
+            else:
+                return self._decoded(request, content, decoder)
             await sleep(self._clock, 50 * 2**attempt)
         raise AssertionError("unreachable")
 
@@ -122,15 +134,16 @@ class HttpSession:
         url = URL(self._address.base + request.path, encoded=True).with_query(request.query or None)
         posted: dict[str, Any] = {}
         if request.method != "GET":
-            posted = {"data": request.body, "headers": {"Content-Type": "application/json"}}
+            body = request.body if len(request.body) < LARGE else io.BytesIO(request.body)
+            posted = {"data": body, "headers": {"Content-Type": "application/json"}}
         wait_s = (self._silence_ms + request.waits_ms) / 1000
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._address.connect_timeout_s, connect=None, sock_read=wait_s
         )
         try:
-            async with session.request(
-                request.method, url, timeout=timeout, allow_redirects=False, **posted
-            ) as response:
+            async with asyncio.timeout(self._address.connect_timeout_s + wait_s + SENDING_MS / 1000):
+                response = await session.request(request.method, url, timeout=timeout, allow_redirects=False, **posted)
+            async with response:
                 content = await response.read()
                 status, location = response.status, response.headers.get("Location", "elsewhere")
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
@@ -148,11 +161,14 @@ class HttpSession:
             raise not_a_server(self.place, f"it redirects to {location}")
         raise error_of(status, content, self.place)
 
-    def _decoded(self, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    def _decoded(self, request: HttpRequest, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise not_a_server(self.place, f"its answer cannot be read: {error}") from None
+            mismatch = not_a_server(self.place, f"its answer cannot be read: {error}")
+        if request.method == "GET":
+            raise mismatch
+        raise self._no_answer(request, mismatch, in_doubt=True)
 
 
 def _reason(error: BaseException) -> str:

@@ -133,8 +133,9 @@ class HttpStore(Store):
     async def add(self, specs: Sequence[JobSpec]) -> Sequence[Accepted]:
         """Accept jobs under ids that are drawn here: if the answer is lost, the same are sent again.
 
-        Where the server cannot take such ids they are drawn anew, by its clock and apps as they are now; if even those
-        are refused, it draws them itself, and a lost answer is reported as unknown.
+        Where the server cannot take such ids they are drawn anew, by its clock and apps as they are now, and for no
+        table that may be missing; if even those are refused, it draws them itself, and a lost answer is reported as
+        unknown.
         """
         await self._know({spec.app for spec in specs})
         try:
@@ -142,7 +143,7 @@ class HttpStore(Store):
         except IdRefused:
             await self.survey()
         try:
-            return await self._send_jobs(specs, self._ids.draw(specs))
+            return await self._send_jobs(specs, self._ids.draw(specs, later=True))
         except IdRefused:
             return await self._send_jobs(specs, [None] * len(specs))
 
@@ -229,9 +230,8 @@ class HttpStore(Store):
         )
 
     async def survey(self) -> Survey:
-        asked_ms = self._clock.wall_ms()
         found = await self._session.ask(HttpRequest(method="GET", path=path("survey")), _survey)
-        self._ids.set_clock(found.now_ms, asked_ms, self._clock.wall_ms())
+        self._ids.set_clock(found.now_ms, self._clock.wall_ms())
         self._ids.shards = {app.name: app.shards for app in found.view.apps}
         return Survey(view=found.view, counts=found.counts)
 

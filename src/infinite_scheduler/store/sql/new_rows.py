@@ -8,7 +8,16 @@ from typing import Protocol, Self
 import msgspec
 
 from infinite_scheduler.errors import IdRefused, KeyConflict
-from infinite_scheduler.model import LATER_MS, VARIANT, Accepted, JobId, JobSpec, Shard, flags_of
+from infinite_scheduler.model import (
+    LATER_MS,
+    VARIANT,
+    Accepted,
+    JobId,
+    JobSpec,
+    Shard,
+    flags_of,
+    key_text,
+)
 from infinite_scheduler.store.accepting import Holder
 from infinite_scheduler.store.sql.statements import NewRow
 
@@ -16,7 +25,8 @@ CHUNK = 1000
 """How many jobs of one transaction share a shard: one lock, and at most one wake."""
 
 AHEAD_MS, BEHIND_MS = 1000, 300_000
-"""How far from now the moment in a drawn id may be, if the job is for a past time: clocks differ, tries take time."""
+"""How far ahead of now a drawn id may put a job that is due, and how far behind it any job: clocks differ, tries take
+time. Further behind, its table may be gone, or about to be dropped."""
 
 URGENT_MS = 1000
 """Jobs due this soon should be noticed without waiting for a poll."""
@@ -163,16 +173,19 @@ class _IdMaker:
             self._check(spec, drawn)
             row = self._drawn[key] = NewRow(key, spec, self._now_ms)
             self.chunks.setdefault(Shard(spec.app, drawn.shard), []).append(row)
+        elif row.spec != spec:
+            raise IdRefused(f"the id {key_text(key)} is given to two jobs, so nothing was accepted: draw another")
         return row
 
     def _check(self, spec: JobSpec, drawn: JobId) -> None:
         """Would the store have drawn such an id? A job that is due must be so by the clock of the store's process."""
         now_ms, due_ms = self._now_ms, drawn.due_ms
-        on_time = due_ms == spec.scheduled_ms or (
-            due_ms > spec.scheduled_ms and now_ms - BEHIND_MS <= due_ms <= now_ms + AHEAD_MS
+        on_time = due_ms >= now_ms - BEHIND_MS and (
+            due_ms == spec.scheduled_ms or spec.scheduled_ms < due_ms <= now_ms + AHEAD_MS
         )
         kept = drawn.later or (due_ms <= now_ms + LATER_MS and self._has_table(spec.app, due_ms))
-        if not on_time or not kept or drawn.priority is not spec.priority:
+        flags = flags_of(drawn.shard, spec.priority, drawn.later).to_bytes(2, "big")
+        if not on_time or not kept or drawn[6:8] != flags:
             raise IdRefused(
                 f"the id {drawn} does not fit its job, so nothing was accepted: draw another, or leave it out"
             )

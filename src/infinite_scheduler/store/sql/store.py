@@ -231,7 +231,7 @@ class SqlStore(Store):
         app: str | None = None,
         timeout_ms: int,
     ) -> Decision:
-        app = app or await self._locate(key)
+        app = check_app_name(app) if app else await self._locate(key)
         now_ms = self._clock.wall_ms()
         if change is not Change.CANCEL:
             due_ms = now_ms if due_ms is None else max(due_ms, now_ms)
@@ -282,6 +282,9 @@ class SqlStore(Store):
         return app
 
     async def get(self, key: bytes, *, app: str | None = None) -> JobRecord | None:
+        if app:
+            check_app_name(app)
+
         def body(tx: Statements) -> JobRecord | None:
             for name in [app] if app else [info.name for info in tx.read_apps()]:
                 if (record := _whole(tx, name, key)) is not None:

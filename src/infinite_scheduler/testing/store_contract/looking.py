@@ -1,5 +1,6 @@
 """Promises about what people see, and about maintenance."""
 
+from infinite_scheduler.errors import InvalidRequest
 from infinite_scheduler.model import DAY_MS, Change, JobId, Status
 from infinite_scheduler.store.abilities import Ability
 from infinite_scheduler.testing.store_contract.contract_bench import (
@@ -9,6 +10,7 @@ from infinite_scheduler.testing.store_contract.contract_bench import (
     Promises,
     counts,
     needing,
+    refused,
 )
 
 
@@ -28,6 +30,14 @@ class LookingContract(Promises):
         assert (record.id, record.job.app) == (accepted.id, "sms")
         assert await bench.store.get(accepted.key, app="sms") == record
         assert await bench.store.get(accepted.key, app=APP) is None
+
+    async def test_a_name_that_no_app_can_have_is_refused(self, bench: Bench) -> None:
+        (accepted,) = await bench.add(60_000)
+        for name in ("No Name", "no\0name"):
+            with refused(InvalidRequest):
+                await bench.store.get(accepted.key, app=name)
+            with refused(InvalidRequest):
+                await bench.store.change(Change.CANCEL, accepted.key, app=name, timeout_ms=1000)
 
     # Surveying
 
