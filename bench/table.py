@@ -12,12 +12,15 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 BEGIN: Final = "<!-- figures: begin (written by `make bench`) -->"
 END: Final = "<!-- figures: end -->"
 STORES: Final = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgres": "PostgreSQL"}
 NONE: Final = "-"
+WIDTH: Final = 120
+"""How long a line of text may be."""
 
 Line = Mapping[str, Any]
 Row = tuple[str, str, str]
@@ -49,7 +52,7 @@ def table(lines: Iterable[Line], version: str) -> str:
         for (question, command), by_store in figures.items()
     ]
     versions = "; ".join(f"{STORES[store]} {settings[store]}" for store in STORES if store in settings)
-    return "\n".join([*head, *body, "", f"{versions}."])
+    return "\n".join([*head, *body, "", fill(f"{versions}.", WIDTH, break_long_words=False, break_on_hyphens=False)])
 
 
 def replaced(page: str, text: str) -> str:

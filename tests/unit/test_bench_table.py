@@ -54,6 +54,12 @@ def test_every_question_is_a_row_with_a_figure_per_store() -> None:
     assert text.endswith("SQLite 3.40.1, an fsync per commit; PostgreSQL 15.8, an fsync per commit.")
 
 
+def test_what_is_no_table_is_wrapped_as_all_text_is() -> None:
+    long = {**LINES[1], "setting": {**POSTGRES, "postgres": "15.18 (Debian 15.18-0+deb12u1), an fsync per commit" * 3}}
+    text = table([LINES[0], long], "1a2b3c4")
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 120
+
+
 def test_cells_are_short() -> None:
     cells = [cell for line in LINES for cell in row(line)]
     assert max(len(cell.split()) for cell in cells) <= 12
